@@ -1,0 +1,106 @@
+package podlife
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// PrepareVolumes makes the pod's directories and cgroup and mounts its volumes.
+type PrepareVolumes struct{}
+
+// CreateSandbox runs a new sandbox; the network is attached when it ends.
+type CreateSandbox struct{ Attempt uint32 }
+
+// PullImage fetches an image for a container.
+type PullImage struct {
+	Container string
+	Image     string // as written in the spec
+}
+
+// StartContainer creates and starts one attempt of a container.
+type StartContainer struct {
+	Container string
+	Attempt   int // restart count
+	SandboxID string
+	ImageRef  string
+	PodIPs    []string
+}
+
+// RunProbe runs one probe once and ends with a ProbeResult instead of an Outcome.
+type RunProbe struct {
+	Container   string
+	ContainerID string
+	Type        ProbeType
+	Probe       *corev1.Probe
+	PodIP       string
+	Try         int // counts runs of this probe, to keep keys apart
+}
+
+// HookKind says when a hook runs.
+type HookKind string
+
+// The two hooks of a container (L6).
+const (
+	PostStart HookKind = "PostStart"
+	PreStop   HookKind = "PreStop"
+)
+
+// RunHook runs a lifecycle hook inside a running container.
+type RunHook struct {
+	Container   string
+	ContainerID string
+	Kind        HookKind
+	Handler     *corev1.LifecycleHandler
+	PodIP       string
+	Timeout     time.Duration // zero: none (L6.1)
+}
+
+// Resize changes the resources of a running container in place.
+type Resize struct {
+	Container   string
+	ContainerID string
+	Resources   corev1.ResourceRequirements
+}
+
+// StopContainer sends the stop signal, waits for Grace and kills.
+type StopContainer struct {
+	Container   string
+	ContainerID string
+	Grace       time.Duration
+}
+
+// RemoveContainer removes a container that does not run, with its logs when Logs is set.
+type RemoveContainer struct {
+	Container   string
+	ContainerID string
+	Logs        bool
+}
+
+// StopSandbox stops a sandbox and gives its address back.
+type StopSandbox struct{ SandboxID string }
+
+// RemoveSandbox removes a stopped sandbox and all its containers.
+type RemoveSandbox struct{ SandboxID string }
+
+// RemoveVolumes unmounts and removes what PrepareVolumes made.
+type RemoveVolumes struct{}
+
+// DeletePod deletes the API object with grace 0 and a UID precondition, after the last status is stored (L7.40).
+type DeletePod struct{}
+
+// Key implements Action.
+func (PrepareVolumes) Key() Key    { return "volumes/prepare" }
+func (a CreateSandbox) Key() Key   { return Key(fmt.Sprintf("sandbox/create/%d", a.Attempt)) }
+func (a PullImage) Key() Key       { return Key("pull/" + a.Container) }
+func (a StartContainer) Key() Key  { return Key(fmt.Sprintf("start/%s/%d", a.Container, a.Attempt)) }
+func (a RunProbe) Key() Key        { return Key(fmt.Sprintf("probe/%s/%s/%d", a.Container, a.Type, a.Try)) }
+func (a RunHook) Key() Key         { return Key(fmt.Sprintf("hook/%s/%s", a.Kind, a.ContainerID)) }
+func (a Resize) Key() Key          { return Key("resize/" + a.ContainerID) }
+func (a StopContainer) Key() Key   { return Key("stop/" + a.ContainerID) }
+func (a RemoveContainer) Key() Key { return Key("remove/" + a.ContainerID) }
+func (a StopSandbox) Key() Key     { return Key("sandbox/stop/" + a.SandboxID) }
+func (a RemoveSandbox) Key() Key   { return Key("sandbox/remove/" + a.SandboxID) }
+func (RemoveVolumes) Key() Key     { return "volumes/remove" }
+func (DeletePod) Key() Key         { return "pod/delete" }

@@ -1,0 +1,230 @@
+// Package podlife decides what must happen to one pod.
+//
+// It is pure: Step reads no clock, does no I/O, starts no goroutine, keeps no
+// package variable and ranges over no map. The node agent and the simulator
+// drive it in the same way: gather an Input, call Step, begin the Actions,
+// publish the Status, and call again when something changes or at Wake. It must
+// never learn how an action is done; a driver must never decide whether to.
+package podlife
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Input is everything Step may look at.
+type Input struct {
+	Now      time.Time     // the only clock; it never runs backwards
+	Pod      *corev1.Pod   // what is wanted, newest version seen; Status is what the API server holds; read only
+	Gone     bool          // the object left its source (force delete, manifest removed): end the pod, publish nothing
+	Stop     *Stop         // eviction, preemption or shutdown asks the pod to end
+	Reject   *Rejection    // node admission refused the pod (L3.12): it never runs
+	Node     Node          // facts of the machine
+	Observed Observed      // the runtime as a whole, not what changed in it
+	Probes   []ProbeResult // probes finished since the last Step
+	Done     []Outcome     // actions finished since the last Step
+}
+
+// Node is what Step may know of the machine it runs on.
+type Node struct {
+	Name            string
+	HostIPs         []string      // primary family first, at most two
+	RuntimeName     string        // prefix of a containerID: "carob", "containerd"
+	BootID          string        // changes when the machine restarts
+	AgentStarted    time.Time     // probes of older containers keep their verdict (L4.42, L5.11)
+	NetworkProblem  string        // why the pod network is not ready; empty when it is (L3.50 step 3)
+	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
+	ClusterDomain   string        // "cluster.local"
+}
+
+// Stop asks for the end of a pod that its owner did not delete (L7.150, L7.156, L3.40).
+type Stop struct {
+	Reason    string // status.reason: Evicted, Preempting, Terminated
+	Message   string
+	Condition *corev1.PodCondition // DisruptionTarget, if the cause has one
+	Grace     *time.Duration       // replaces the pod's own grace when shorter
+}
+
+// Rejection is a refusal of the pod by the node (L3.12).
+type Rejection struct{ Reason, Message string }
+
+// Observed is one snapshot of the runtime. It is never older than the newest
+// Outcome of the same Input: the driver looks again after an action ends and
+// before it reports the end, so Step never reasons about a stale picture.
+type Observed struct {
+	Taken      time.Time
+	Sandboxes  []Sandbox    // newest first
+	Containers []Container  // every attempt still known, oldest first
+	Images     []ImageState // one for every image the pod names
+	Volumes    VolumeState
+}
+
+// Sandbox is one pod sandbox as the runtime reports it.
+type Sandbox struct {
+	ID          string
+	Attempt     uint32
+	CreatedAt   time.Time
+	Ready       bool
+	IPs         []string // primary first; empty for host network
+	HostNetwork bool
+}
+
+// ContainerState is the runtime's word on a container.
+type ContainerState string
+
+// The states of CRI v1.
+const (
+	ContainerCreated ContainerState = "created"
+	ContainerRunning ContainerState = "running"
+	ContainerExited  ContainerState = "exited"
+	ContainerUnknown ContainerState = "unknown"
+)
+
+// Container is one attempt of one container of the pod.
+type Container struct {
+	ID         string
+	Name       string
+	Attempt    int // the restart count it was created with
+	SandboxID  string
+	State      ContainerState
+	CreatedAt  time.Time
+	StartedAt  time.Time
+	FinishedAt time.Time
+	ExitCode   int32
+	Reason     string // Completed, Error, OOMKilled, StartError …
+	Message    string // termination message, already read and cut (L3.150–152)
+	Image      string // as the runtime names it
+	ImageRef   string // status.imageID
+	Hash       string // of name and image, when it was created (L3.66)
+	Resources  *corev1.ResourceRequirements // as the runtime runs it; nil when unknown
+	User       *corev1.ContainerUser
+}
+
+// ImageState says whether an image that the pod names is on this machine.
+type ImageState struct {
+	Image string // as written in the spec
+	Ref   string // resolved id; empty when absent
+	Err   string // the look-up failed (ImageInspectError)
+}
+
+// VolumeState is what stands on this machine for the pod's volumes.
+type VolumeState struct {
+	Mounted bool // all are set up and may be used
+	Present bool // anything of the pod is left to tear down: volumes, directories, cgroup
+}
+
+// Output is everything Step decided.
+type Output struct {
+	Begin  []Begin          // actions to begin now; at most one at a time for a Key
+	Cancel []Key            // actions in flight to abort; each still reports an Outcome
+	Status corev1.PodStatus // to publish as it is
+	Events []Event          // to record; each once
+	Life   Life
+	Wake   time.Time // call Step again by then; zero when no time matters
+	Waits  []Wait    // what the pod waits for, one for each thing; empty when it waits for nothing
+}
+
+// Begin is an action with what caused it, for the timeline.
+type Begin struct {
+	Action Action
+	Cause  string
+}
+
+// Wait says what a pod waits for (principle 4: never stuck without a reason).
+type Wait struct {
+	For     string // "image", "back-off", "probe", "sandbox", "volumes", "grace" …
+	Object  string // container, image or volume
+	Since   time.Time
+	Until   time.Time // next try or deadline; zero when an event ends it
+	LastErr string
+}
+
+// Life is the visible stage of the machine (L7.1). It never goes back.
+//
+//	Syncing ──delete, stop, terminal phase──▶ Terminating ──all stopped──▶ Terminated ──cleaned──▶ Finished
+type Life string
+
+// The stages of a pod on its node.
+const (
+	Syncing     Life = "syncing"     // working towards the spec
+	Terminating Life = "terminating" // stopping containers and sandboxes
+	Terminated  Life = "terminated"  // nothing runs; cleaning up, last status, API delete
+	Finished    Life = "finished"    // the driver may forget the pod
+)
+
+// Event is a Kubernetes event to record about the pod (L10).
+type Event struct {
+	Type      string // corev1.EventTypeNormal or EventTypeWarning
+	Reason    string
+	Message   string
+	FieldPath string // spec.containers{name}; empty for the whole pod (L3.95)
+}
+
+// Key names an action of one pod: "start/web/3". Beginning a Key twice is harmless.
+type Key string
+
+// Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer,
+// RunProbe, RunHook, Resize, StopContainer, RemoveContainer, StopSandbox,
+// RemoveSandbox, RemoveVolumes and DeletePod.
+type Action interface{ Key() Key }
+
+// Outcome reports that the action with this Key ended. Every action begun
+// reports exactly one, aborted ones too (Err.Reason = Aborted).
+type Outcome struct {
+	Key    Key
+	At     time.Time
+	Err    *Failure
+	Pulled *Pulled // PullImage only
+}
+
+// Pulled is the result of a successful pull.
+type Pulled struct {
+	Ref          string
+	Size         int64         // bytes
+	Took, Waited time.Duration // Waited includes queueing
+}
+
+// Failure is why an action failed.
+type Failure struct {
+	Reason    string // ErrImagePull, CreateContainerConfigError, CreateContainerError, RunContainerError, Aborted …
+	Message   string
+	Created   bool // StartContainer: the container was created, its start failed
+	Permanent bool // trying again can't help
+}
+
+// Aborted is the Failure.Reason of an action ended by Output.Cancel.
+const Aborted = "Aborted"
+
+// ProbeType is the kind of a probe.
+type ProbeType string
+
+// The three probes of a container (L5).
+const (
+	Liveness  ProbeType = "Liveness"
+	Readiness ProbeType = "Readiness"
+	Startup   ProbeType = "Startup"
+)
+
+// ProbeVerdict is how one run of a probe ended (L5.20–25).
+type ProbeVerdict string
+
+// The verdicts. ProbeError means that the prober could not find out.
+const (
+	ProbeSuccess ProbeVerdict = "success"
+	ProbeWarning ProbeVerdict = "warning"
+	ProbeFailure ProbeVerdict = "failure"
+	ProbeError   ProbeVerdict = "error"
+)
+
+// ProbeResult is one finished run of a probe. It takes the place of an Outcome for RunProbe.
+type ProbeResult struct {
+	Key         Key
+	Container   string
+	ContainerID string
+	Type        ProbeType
+	At          time.Time
+	Verdict     ProbeVerdict
+	Output      string // text for the event
+}
+

@@ -1,0 +1,70 @@
+// Package runtime is the contract between the node agent and a container
+// runtime: CRI v1 as Go calls. native implements it in this process, remote
+// over any CRI socket, sim for the simulator; runtimetest proves each of them.
+// The agent drives it; it must never learn anything about pods beyond CRI.
+package runtime
+
+import (
+	"context"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Sandboxes are the calls about pod sandboxes.
+type Sandboxes interface {
+	RunPodSandbox(context.Context, *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error)
+	StopPodSandbox(context.Context, *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error)
+	RemovePodSandbox(context.Context, *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error)
+	PodSandboxStatus(context.Context, *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error)
+	ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error)
+	UpdatePodSandboxResources(context.Context, *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error)
+	PodSandboxStats(context.Context, *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse, error)
+	ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error)
+	PortForward(context.Context, *cri.PortForwardRequest) (*cri.PortForwardResponse, error)
+}
+
+// Containers are the calls about containers. Exec, Attach and PortForward answer
+// the URL of a streaming server, as CRI says.
+type Containers interface {
+	CreateContainer(context.Context, *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error)
+	StartContainer(context.Context, *cri.StartContainerRequest) (*cri.StartContainerResponse, error)
+	StopContainer(context.Context, *cri.StopContainerRequest) (*cri.StopContainerResponse, error)
+	RemoveContainer(context.Context, *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error)
+	ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error)
+	ContainerStatus(context.Context, *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error)
+	UpdateContainerResources(context.Context, *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error)
+	ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error)
+	ExecSync(context.Context, *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error)
+	Exec(context.Context, *cri.ExecRequest) (*cri.ExecResponse, error)
+	Attach(context.Context, *cri.AttachRequest) (*cri.AttachResponse, error)
+	ContainerStats(context.Context, *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error)
+	ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error)
+}
+
+// Images are the calls of the image service.
+type Images interface {
+	ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error)
+	ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error)
+	PullImage(context.Context, *cri.PullImageRequest) (*cri.PullImageResponse, error)
+	RemoveImage(context.Context, *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error)
+	ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error)
+}
+
+// Runtime is a container runtime. Errors carry gRPC status codes (NotFound,
+// AlreadyExists, InvalidArgument …) in every implementation; a cancelled context
+// aborts the call and leaves nothing half made.
+type Runtime interface {
+	Sandboxes
+	Containers
+	Images
+
+	Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error)
+	Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error)
+	RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error)
+	UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error)
+
+	// ContainerEvents calls emit for each event until ctx ends or the stream
+	// breaks, and returns why. Unimplemented (codes.Unimplemented) when the
+	// runtime has no events; the caller then re-lists.
+	ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error
+}
