@@ -1,0 +1,118 @@
+package node
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"carob/internal/runtime"
+)
+
+// Config is all that a node agent needs to know. Paths are absolute; nothing
+// outside of them, CgroupRoot and the runtime is touched.
+type Config struct {
+	Name    string          // name of the Node object
+	Client  *rest.Config    // to the API server, as system:node:NAME in system:nodes
+	Runtime runtime.Runtime // where the containers run
+	// RuntimeName is the prefix of a containerID ("carob", "containerd"); empty
+	// asks the runtime.
+	RuntimeName string
+
+	RootDir         string // pods/UID/… live here; mode 0750
+	PodLogDir       string // default RootDir/logs; L3.155's /var/log/pods
+	ContainerLogDir string // legacy links to the container logs (L3.98); empty: none are made
+	ResolvConf      string // resolver file of the host; default /etc/resolv.conf
+
+	CgroupRoot   string // parent of kubepods, for instance /carob-3fa1; default /
+	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
+
+	ClusterDNS    []netip.Addr
+	ClusterDomain string // default cluster.local
+	PodCIDR       string // reported in the Node object when the API server has none
+	HostIPs       []netip.Addr
+	MaxPods       int               // default 110 (L0.51)
+	Labels        map[string]string // added to the Node's own
+	Version       string            // nodeInfo.kubeletVersion, for instance v1.37.1
+
+	// Listener and TLS are for the agent's HTTPS server (logs, exec, …); TLS must
+	// verify client certificates. No Listener: no server.
+	Listener net.Listener
+	TLS      *tls.Config
+	// Handlers are served beside the agent's own paths, behind the same
+	// authentication: "/timeline/".
+	Handlers map[string]http.Handler
+
+	SerializePulls  bool          // one pull at a time, as upstream does by default; false: MaxPulls at once
+	MaxPulls        int           // default 5
+	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
+
+	Journal Journal // told of everything that happens to a pod; nil: nobody is
+}
+
+// Defaults of Config.
+const (
+	DefaultMaxPods  = 110
+	DefaultMaxPulls = 5
+)
+
+func (c *Config) setDefaults() {
+	if c.PodLogDir == "" {
+		c.PodLogDir = filepath.Join(c.RootDir, "logs")
+	}
+	if c.ResolvConf == "" {
+		c.ResolvConf = "/etc/resolv.conf"
+	}
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = "/"
+	}
+	if c.ClusterDomain == "" {
+		c.ClusterDomain = "cluster.local"
+	}
+	if c.MaxPods == 0 {
+		c.MaxPods = DefaultMaxPods
+	}
+	if c.MaxPulls == 0 {
+		c.MaxPulls = DefaultMaxPulls
+	}
+	if c.SerializePulls {
+		c.MaxPulls = 1
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	missing := func(name string, is bool) {
+		if is {
+			errs = append(errs, fmt.Errorf("%s is not set", name))
+		}
+	}
+	missing("Name", c.Name == "")
+	missing("Client", c.Client == nil)
+	missing("Runtime", c.Runtime == nil)
+	missing("HostIPs", len(c.HostIPs) == 0)
+	missing("Version", c.Version == "")
+	missing("TLS", c.Listener != nil && c.TLS == nil)
+	for _, p := range []struct{ name, path string }{
+		{"RootDir", c.RootDir}, {"PodLogDir", c.PodLogDir}, {"ResolvConf", c.ResolvConf}, {"CgroupRoot", c.CgroupRoot},
+	} {
+		if !filepath.IsAbs(p.path) {
+			errs = append(errs, fmt.Errorf("%s %q is not an absolute path", p.name, p.path))
+		}
+	}
+	switch c.CgroupDriver {
+	case "", "cgroupfs", "systemd":
+	default:
+		errs = append(errs, fmt.Errorf("CgroupDriver %q is neither cgroupfs nor systemd", c.CgroupDriver))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("node agent configuration: %w", err)
+	}
+	return nil
+}
