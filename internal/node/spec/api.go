@@ -1,0 +1,133 @@
+// Package spec turns a pod and what was found out about it into CRI requests.
+//
+// SandboxConfig and ContainerConfig are pure: everything that needs I/O is in
+// their input. Assemble is the one driver here: it fetches what a container
+// refers to, has its files made and calls ContainerConfig. The node agent calls
+// SandboxConfig before RunPodSandbox and Assemble before CreateContainer. The
+// package must never talk to a runtime and never decide whether something runs.
+package spec
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Node is what a configuration needs to know of the machine. It is read only.
+type Node struct {
+	Name           string
+	Hostname       string   // kernel host name of the machine
+	HostIPs        []string // primary first
+	ClusterDNS     []string // addresses of the cluster DNS; empty when there is none
+	ClusterDomain  string   // "cluster.local"
+	Resolver       Resolver // the machine's own, see ParseResolver
+	HostsFile      []byte   // the machine's /etc/hosts, for pods on the host network
+	LogRoot        string   // root of the pod logs (L3.155)
+	SeccompRoot    string   // directory of Localhost profiles (L3.161)
+	SeccompDefault bool     // RuntimeDefault instead of Unconfined where a pod says nothing
+	Capacity       corev1.ResourceList
+	Allocatable    corev1.ResourceList
+	CgroupV2       bool
+
+	UserNamespaces    bool // the runtime handler supports spec.hostUsers=false (L3.163)
+	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts
+}
+
+// Warning is something that was put right; it becomes a Warning event on the pod.
+type Warning struct{ Reason, Message string }
+
+// SandboxInput is everything SandboxConfig looks at.
+type SandboxInput struct {
+	Pod          *corev1.Pod
+	Attempt      uint32
+	Node         *Node
+	CgroupParent string             // as CRI wants it: "/kubepods/burstable/pod<uid>" or a slice name
+	UserNS       *cri.UserNamespace // required when spec.hostUsers is false; see UserNamespace
+}
+
+// Image is what the runtime says about the image of a container.
+type Image struct {
+	Ref      string // resolved reference to run
+	UID      *int64 // its user, when numeric
+	Username string // its user, when a name
+}
+
+// Volume is a volume of a pod as it stands on this machine.
+type Volume struct {
+	HostPath string         // absolute
+	Image    *cri.ImageSpec // image volume: mounted by the runtime, HostPath is empty
+	ReadOnly bool           // every mount of it is read only
+	Relabel  bool           // SELinux relabelling is wanted
+}
+
+// Sources is what the environment of a container refers to, fetched beforehand.
+// A missing optional object is absent from its map.
+type Sources struct {
+	ConfigMaps map[string]*corev1.ConfigMap // by name
+	Secrets    map[string]*corev1.Secret    // by name
+	Services   []*corev1.Service            // of the pod's namespace, and default/kubernetes
+	EnvFiles   map[EnvFile][]byte
+}
+
+// EnvFile names a file of a volume that fileKeyRef reads (L3.136).
+type EnvFile struct{ Volume, Path string }
+
+// Files are the files of one instance of a container, made beforehand.
+type Files struct {
+	Hosts          string         // file for /etc/hosts; empty: none is managed (L3.140)
+	TerminationLog string         // file for terminationMessagePath (L3.150)
+	SubPaths       map[int]string // resolved host path by index of volumeMounts
+	Volumes        map[string]Volume
+}
+
+// ContainerInput is everything ContainerConfig looks at. Sources and Files are
+// filled by Assemble.
+type ContainerInput struct {
+	Pod       *corev1.Pod
+	Container *corev1.Container // of any kind; see Find
+	Attempt   int               // restart count
+	Node      *Node
+	PodIPs    []string // primary first
+	Image     Image
+	TargetID  string             // ephemeral container with a target: id of that container (L3.162)
+	UserNS    *cri.UserNamespace // the same as the sandbox's
+	Sources   Sources
+	Files     Files
+}
+
+// Fetcher gets the API objects that an environment refers to; refs.Store is one.
+type Fetcher interface {
+	// ConfigMap answers an error that apierrors.IsNotFound knows when there is none.
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Services are those of the namespace, and default/kubernetes. It fails when
+	// services were never read.
+	Services(ctx context.Context, namespace string) ([]*corev1.Service, error)
+}
+
+// Disk makes the files of a container; volume.Manager is one.
+type Disk interface {
+	// Volumes are the prepared volumes of the pod by name.
+	Volumes(uid types.UID) map[string]Volume
+	// SubPath resolves a path inside a volume and pins it, so that nobody can redirect it
+	// until the container has it mounted. A missing path is created.
+	SubPath(ctx context.Context, req SubPath) (string, error)
+	// HostsFile stores the hosts file of the pod (L3.140).
+	HostsFile(uid types.UID, content []byte) (string, error)
+	// TerminationLog makes a new empty termination message file (L3.150).
+	TerminationLog(uid types.UID, container string) (string, error)
+	// ReadFile reads a small file of a prepared volume.
+	ReadFile(uid types.UID, volume, path string) ([]byte, error)
+}
+
+// SubPath asks for a path inside a volume.
+type SubPath struct {
+	UID       types.UID
+	Container string
+	Index     int // of volumeMounts
+	Volume    string
+	Path      string // relative, already expanded
+	ReadOnly  bool   // the mount that uses it is read only
+}

@@ -1,0 +1,49 @@
+// Package volume sets up what pods see as files: volumes, hosts files,
+// termination message files and sub-paths, all below <root>/pods/<uid>.
+//
+// The node agent calls Prepare before the first container and Remove after the
+// last one; Run keeps the contents of configMap, secret, downwardAPI and
+// projected volumes of running pods up to date. The file system is the only
+// state that must survive: Prepare of a pod that was prepared before (by an
+// earlier process, too) finds its work done. It must never remove data across a
+// mount point and never follow a link that a container could have made.
+package volume
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"carob/internal/node/spec"
+)
+
+// Objects are the API objects that volumes show; refs.Store is one.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	// Hold keeps the objects that the pod refers to current until Release, and has
+	// Changed called whenever one of them changes.
+	Hold(pod *corev1.Pod, changed func(uid types.UID))
+	Release(uid types.UID)
+}
+
+// Tokens asks for service account tokens.
+type Tokens interface {
+	Token(ctx context.Context, namespace, serviceAccount string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
+// Config says where and for whom a Manager works.
+type Config struct {
+	Root    string // data directory of the agent; pods live in <Root>/pods/<uid>
+	Node    func() *spec.Node
+	Objects Objects
+	Tokens  Tokens
+	// Event records an event about a pod: FailedMount for each failure (L10.24).
+	// May be nil: the caller then records the error that Prepare returns.
+	Event  func(pod *corev1.Pod, eventType, reason, message string)
+	Logger klog.Logger
+}
