@@ -1,0 +1,70 @@
+// Package defaults fills in the fields a client left out of an object of a built-in kind.
+//
+// The scheme calls it on every decode: of a request body and of a stored object. Every function is therefore cheap,
+// idempotent and a pure function of the object; none reads a clock, other objects or configuration. What depends on
+// other objects (service accounts, priority classes, limit ranges) is the work of package admission.
+package defaults
+
+import (
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Register adds the defaulting functions of all kinds this package knows to s. The external types are the hub types,
+// so one registration serves every version.
+func Register(s *runtime.Scheme) {
+	add(s, Pod)
+	add(s, func(o *corev1.PodTemplate) { podTemplate(&o.Template) })
+	add(s, replicationController)
+	add(s, service)
+	add(s, endpoints)
+	add(s, secret)
+	add(s, namespace)
+	add(s, node)
+	add(s, limitRange)
+	add(s, persistentVolume)
+	add(s, persistentVolumeClaim)
+
+	add(s, deployment)
+	add(s, replicaSet)
+	add(s, statefulSet)
+	add(s, daemonSet)
+	add(s, func(o *batchv1.Job) { job(o) })
+	add(s, cronJob)
+
+	add(s, func(o *rbacv1.RoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
+	add(s, func(o *rbacv1.ClusterRoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
+	add(s, func(o *discoveryv1.EndpointSlice) { endpointSlice(o) })
+	add(s, func(o *networkingv1.NetworkPolicy) { networkPolicy(o) })
+	add(s, func(o *networkingv1.IngressClass) { ingressClass(o) })
+	add(s, func(o *schedulingv1.PriorityClass) { priorityClass(o) })
+	add(s, func(o *storagev1.StorageClass) { storageClass(o) })
+	add(s, func(o *storagev1.CSIDriver) { csiDriver(o) })
+}
+
+// add registers fn for *T. A scheme keeps one function per type, keyed by the pointer's type.
+func add[T any](s *runtime.Scheme, fn func(*T)) {
+	var zero any = new(T)
+	s.AddTypeDefaultingFunc(zero.(runtime.Object), func(o any) { fn(o.(*T)) })
+}
+
+// orDefault sets *p to v when it holds its zero value.
+func orDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// orNew sets *p to a pointer to v when it is nil.
+func orNew[T any](p **T, v T) {
+	if *p == nil {
+		*p = &v
+	}
+}
