@@ -1,0 +1,103 @@
+// Package native is carob's own container runtime: CRI v1 in this process, on
+// the kernel's own primitives, with two small C programs (csrc) and no shim,
+// no runc and no pause program. The node agent drives it through
+// runtime.Runtime; criserver serves the same object on a unix socket.
+//
+// It must never know pods beyond CRI, never re-execute the big Go binary on
+// the path of a container, and never hold a lock across a create: containers
+// of different pods are started side by side.
+//
+// Every decision (which mounts, which capabilities, which filter) is a pure
+// function that yields a program of small operations (spec.go, program.go);
+// csrc/helper.c executes such a program inside the new container and nothing
+// else. Every running process belongs to the pod's monitor (csrc/monitor.c),
+// which outlives this process.
+package native
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
+
+	"carob/internal/network"
+	"carob/internal/runtime"
+)
+
+// Images is what the runtime needs of an image store. Errors carry gRPC codes.
+type Images interface {
+	runtime.Images
+
+	// Resolve finds a local image by name, digest or id; codes.NotFound when
+	// it is not here. It never pulls.
+	Resolve(ctx context.Context, ref string) (Image, error)
+	// Prepare makes a writable snapshot of the image and answers the mounts
+	// (overlay or bind) that show it; nothing is mounted. The same key answers
+	// the same snapshot again.
+	Prepare(ctx context.Context, key, imageID string, ids IDMap) ([]mount.Mount, error)
+	// View is Prepare for a read-only snapshot (image volumes).
+	View(ctx context.Context, key, imageID string) ([]mount.Mount, error)
+	// Release removes the snapshot; an unknown key is no error.
+	Release(ctx context.Context, key string) error
+	// Usage is what the writable snapshot of key holds now.
+	Usage(ctx context.Context, key string) (Usage, error)
+}
+
+// Image is a local image.
+type Image struct {
+	ID      string // digest of the configuration, sha256:…
+	Ref     string // what ContainerStatus calls image_ref: a repo digest when there is one, else the id
+	Config  imagespec.Image
+	Pinned  bool // never collected
+}
+
+// IDMap is the user namespace of a container; the zero value is the host's.
+type IDMap struct {
+	UIDs, GIDs []*cri.IDMapping
+}
+
+// Empty reports whether ids are those of the host.
+func (m IDMap) Empty() bool { return len(m.UIDs) == 0 && len(m.GIDs) == 0 }
+
+// Usage is disk use of a snapshot.
+type Usage struct {
+	Bytes, Inodes int64
+}
+
+// Streaming makes the URLs that answer Exec, Attach and PortForward. The server
+// behind them calls Runtime.Streams.
+type Streaming interface {
+	GetExec(*cri.ExecRequest) (*cri.ExecResponse, error)
+	GetAttach(*cri.AttachRequest) (*cri.AttachResponse, error)
+	GetPortForward(*cri.PortForwardRequest) (*cri.PortForwardResponse, error)
+}
+
+// Config is everything a Runtime needs. Two runtimes with different directories,
+// cgroup roots and networks run side by side on one host.
+type Config struct {
+	// RootDir holds what outlives a reboot: records of sandboxes and
+	// containers. StateDir holds sockets and mounts (best below /run).
+	RootDir, StateDir string
+
+	// CgroupRoot is the cgroup below which this runtime keeps its own groups
+	// (monitors) and sandboxes without a cgroup_parent, such as "/carob".
+	CgroupRoot string
+	// SystemdCgroups reads a cgroup_parent as the name of a systemd slice.
+	SystemdCgroups bool
+
+	Images  Images
+	Network network.PodNetwork
+
+	// Name and Version are what Version answers ("carob", "0.1.0").
+	Name, Version string
+
+	// SeccompRoot is where Localhost profiles with relative names live.
+	SeccompRoot string
+	// SandboxPool is how many monitors stand ready; zero for none.
+	SandboxPool int
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+var _ streaming.Runtime = (*Streams)(nil)
