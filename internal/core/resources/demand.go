@@ -1,0 +1,80 @@
+package resources
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresources "k8s.io/component-helpers/resource"
+)
+
+// What a container that names no request counts as when nodes are scored, so
+// that such pods spread too. It never counts for fitting.
+const (
+	scoreMilliCPU = 100
+	scoreMemory   = 200 << 20
+)
+
+// Requests is what the pod holds on a node (L3.117i): the larger of its running
+// containers and of any step of its initialisation, plus overhead. A pod that is
+// being resized holds the larger of wanted, allocated and actual (L3.127a).
+func Requests(pod *corev1.Pod) corev1.ResourceList {
+	return podresources.PodRequests(pod, podresources.PodResourcesOptions{
+		UseStatusResources: true,
+		InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
+}
+
+// SpecRequests is what the pod's spec asks for, whatever its status says; with overhead.
+func SpecRequests(pod *corev1.Pod) corev1.ResourceList {
+	return podresources.PodRequests(pod, podresources.PodResourcesOptions{})
+}
+
+// SpecLimits is the pod's limit for each resource that has one; with overhead.
+func SpecLimits(pod *corev1.Pod) corev1.ResourceList {
+	return podresources.PodLimits(pod, podresources.PodResourcesOptions{})
+}
+
+// Demand is what one pod takes from a node. It is computed once for a version
+// of a pod and then only added and subtracted.
+type Demand struct {
+	Amount
+	ScoreMilliCPU int64 // as MilliCPU, silent containers counted as 100m
+	ScoreMemory   int64 // as Memory, silent containers counted as 200Mi
+}
+
+// DemandOf computes the demand of a pod.
+func DemandOf(pod *corev1.Pod) Demand {
+	d := Demand{Amount: AmountOf(Requests(pod))}
+	d.ScoreMilliCPU, d.ScoreMemory = d.MilliCPU, d.Memory
+	if silent(pod) {
+		score := podresources.PodRequests(pod, podresources.PodResourcesOptions{
+			UseStatusResources: true,
+			InPlacePodLevelResourcesVerticalScalingEnabled: true,
+			NonMissingContainerRequests: corev1.ResourceList{
+				corev1.ResourceCPU:    *resource.NewMilliQuantity(scoreMilliCPU, resource.DecimalSI),
+				corev1.ResourceMemory: *resource.NewQuantity(scoreMemory, resource.BinarySI),
+			},
+		})
+		d.ScoreMilliCPU, d.ScoreMemory = score.Cpu().MilliValue(), score.Memory().Value()
+	}
+	return d
+}
+
+// silent reports whether some container leaves cpu or memory unsaid.
+func silent(pod *corev1.Pod) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			requests := list[i].Resources.Requests
+			_, cpu := requests[corev1.ResourceCPU]
+			_, memory := requests[corev1.ResourceMemory]
+			if !cpu || !memory {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// IsSidecar reports whether an init container is restartable, that is, runs beside the regular ones.
+func IsSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
