@@ -1,0 +1,324 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/podlife"
+)
+
+// Manager keeps one owner for each pod that lives on the node.
+//
+// An entry stands for a pod from the first Update until it is gone from its
+// source and ended here; its owner exists while there is work to do:
+//
+//	Update ──▶ owned ──life is Finished──▶ at rest ──deletion, removal──▶ owned again
+//	             └──gone and Finished──▶ forgotten
+type Manager struct {
+	cfg Config
+
+	mu      sync.Mutex
+	entries map[types.UID]*entry
+	pending []*owner      // made, to be started by Run
+	wake    chan struct{} // pending is not empty
+	closed  bool
+}
+
+// entry is one pod. Its fields are guarded by Manager.mu.
+type entry struct {
+	pod      *corev1.Pod
+	gone     bool // left its source
+	rejected *podlife.Rejection
+	owner    *owner // nil while at rest
+	last     View   // of the last owner
+}
+
+// View is what is known of a pod at this moment.
+type View struct {
+	Pod    *corev1.Pod      // newest version seen; read only
+	Status corev1.PodStatus // as computed here, possibly not written yet; read only
+	Life   podlife.Life     // empty before the first Step
+	Waits  []podlife.Wait
+}
+
+// New returns a manager. Nothing happens before Run.
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, entries: map[types.UID]*entry{}, wake: make(chan struct{}, 1)}
+}
+
+// Run drives the pods until ctx ends and every owner has stopped. Pods that came
+// earlier are taken then.
+func (m *Manager) Run(ctx context.Context) {
+	var owners sync.WaitGroup
+	defer owners.Wait()
+	for {
+		for _, o := range m.take() {
+			ctx := klog.NewContext(ctx, klog.FromContext(ctx).WithValues("pod", klog.KObj(o.pod), "uid", o.pod.UID))
+			owners.Go(func() {
+				if o.run(ctx) {
+					m.ended(o)
+				}
+			})
+		}
+		select {
+		case <-ctx.Done():
+			m.mu.Lock()
+			m.closed = true
+			m.mu.Unlock()
+			return
+		case <-m.wake:
+		}
+	}
+}
+
+func (m *Manager) take() []*owner {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	taken := m.pending
+	m.pending = nil
+	return taken
+}
+
+// Update brings a pod of the source, new or changed.
+func (m *Manager) Update(pod *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.update(pod)
+}
+
+// Sync brings all pods of the source; others that came from it are gone. Pods new
+// to the manager are taken in the order of their creation (L3.4).
+func (m *Manager) Sync(all []*corev1.Pod) {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	here := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
+		here[pod.UID] = true
+	}
+	for uid, e := range m.entries {
+		if !here[uid] && !e.gone {
+			m.remove(uid)
+		}
+	}
+	for _, pod := range all {
+		m.update(pod)
+	}
+}
+
+// Remove says that the pod left its source: force deleted, or deleted after the
+// agent itself asked for it.
+func (m *Manager) Remove(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.remove(uid)
+}
+
+// Orphan brings a pod that only the runtime knows; it is ended (L7.17). A pod
+// that the manager knows is left alone.
+func (m *Manager) Orphan(pod *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.entries[pod.UID] != nil || m.closed {
+		return
+	}
+	e := &entry{pod: pod, gone: true}
+	m.entries[pod.UID] = e
+	m.own(e)
+}
+
+// Changed says that the runtime or the disk holds something new about the pod.
+func (m *Manager) Changed(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil && e.owner != nil {
+		e.owner.post(func(b *mailbox) { b.stale = true })
+	}
+}
+
+// NodeChanged says that the facts of the machine changed.
+func (m *Manager) NodeChanged() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.entries {
+		if e.owner != nil {
+			e.owner.post(func(*mailbox) {})
+		}
+	}
+}
+
+// ErrUnknown is answered about pods that are not here.
+var ErrUnknown = errors.New("pod is not known on this node")
+
+// Stop asks for the end of a pod that nobody deleted (L7.150, L7.156, L3.40).
+func (m *Manager) Stop(uid types.UID, stop podlife.Stop) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[uid]
+	if e == nil || e.owner == nil {
+		return ErrUnknown
+	}
+	e.owner.post(func(b *mailbox) { b.stop = &stop })
+	return nil
+}
+
+// Known tells whether the manager has the pod, in whatever state.
+func (m *Manager) Known(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entries[uid] != nil
+}
+
+// Get returns the pod of this name that is not gone.
+func (m *Manager) Get(namespace, name string) (View, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.entries {
+		if e.pod.Name == name && e.pod.Namespace == namespace && !e.gone {
+			return e.view(), true
+		}
+	}
+	return View{}, false
+}
+
+// ByUID returns a pod, gone or not.
+func (m *Manager) ByUID(uid types.UID) (View, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil {
+		return e.view(), true
+	}
+	return View{}, false
+}
+
+// List returns all pods, also those that are gone but not ended, ordered by namespace and name.
+func (m *Manager) List() []View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	views := make([]View, 0, len(m.entries))
+	for _, e := range m.entries {
+		views = append(views, e.view())
+	}
+	slices.SortFunc(views, func(a, b View) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	})
+	return views
+}
+
+func (e *entry) view() View {
+	v := e.last
+	if e.owner != nil {
+		v = e.owner.view()
+	}
+	if v.Life == "" {
+		v.Status = e.pod.Status
+	}
+	v.Pod = e.pod
+	return v
+}
+
+// update is Update with m.mu held.
+func (m *Manager) update(pod *corev1.Pod) {
+	if m.closed {
+		return
+	}
+	m.cfg.Status.Seen(pod)
+	e := m.entries[pod.UID]
+	if e == nil {
+		e = &entry{pod: pod}
+		if mayRun(pod) {
+			e.rejected = m.cfg.Admit(pod, m.active())
+		}
+		m.entries[pod.UID] = e
+		m.own(e)
+		return
+	}
+	deleting := pod.DeletionTimestamp != nil && e.pod.DeletionTimestamp == nil
+	e.pod = pod
+	e.gone = false
+	switch {
+	case e.owner != nil:
+		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })
+	case deleting: // a pod at rest that somebody deletes must be deleted to the end (L7.42)
+		m.own(e)
+	}
+}
+
+func (m *Manager) remove(uid types.UID) {
+	e := m.entries[uid]
+	if e == nil || e.gone {
+		return
+	}
+	e.gone = true
+	if e.owner != nil {
+		e.owner.post(func(b *mailbox) { b.gone = true })
+		return
+	}
+	m.own(e) // at rest: its containers, logs and directories are left to remove
+}
+
+// active are the pods that hold resources of the node (L3.10).
+func (m *Manager) active() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, e := range m.entries {
+		if e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase) {
+			pods = append(pods, e.pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.UID, b.UID) })
+	return pods
+}
+
+// own gives the entry an owner, with m.mu held.
+func (m *Manager) own(e *entry) {
+	if m.closed {
+		return
+	}
+	e.owner = newOwner(&m.cfg, e.pod, e.gone, e.rejected)
+	m.pending = append(m.pending, e.owner)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ended takes the owner of a Finished pod out. What came too late for it starts a
+// new one.
+func (m *Manager) ended(o *owner) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[o.pod.UID]
+	if e == nil || e.owner != o {
+		return
+	}
+	e.last = o.view()
+	e.owner = nil
+	switch {
+	case e.gone && o.gone:
+		delete(m.entries, o.pod.UID)
+		m.cfg.Observer.Forget(o.pod.UID)
+		m.cfg.Executor.Forget(o.pod.UID)
+		m.cfg.Status.Forget(o.pod.UID)
+	case e.gone, e.pod.DeletionTimestamp != nil && o.pod.DeletionTimestamp == nil:
+		m.own(e)
+	}
+}
+
+// mayRun says whether admission concerns the pod (L3.10).
+func mayRun(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && !terminal(pod.Status.Phase)
+}
+
+func terminal(phase corev1.PodPhase) bool {
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}

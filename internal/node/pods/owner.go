@@ -1,0 +1,290 @@
+package pods
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/podlife"
+)
+
+// owner is the only one who drives a pod. Its goroutine runs run; other
+// goroutines only post into its mailbox and read its view.
+//
+//	            ┌────────── mail, deadline ───────────┐
+//	            ▼                                     │
+//	collect ──stale──▶ look ──▶ Step ──▶ publish, begin, cancel ──▶ sleep
+//	                     │fails                       │
+//	                     └──▶ sleep, look again       └──Finished, all actions ended──▶ end
+//
+// A picture of the runtime is never older than the newest outcome that is handed
+// to Step: an outcome marks the picture stale, and only a new look clears that.
+type owner struct {
+	cfg *Config
+	box mailbox
+
+	// Of the goroutine only.
+	pod      *corev1.Pod
+	gone     bool
+	rejected *podlife.Rejection
+	stop     *podlife.Stop
+	state    podlife.State
+	started  bool // Recover was called
+	observed podlife.Observed
+	stale    bool
+	probes   []podlife.ProbeResult
+	done     []podlife.Outcome
+	flights  map[podlife.Key]context.CancelFunc // actions begun and not ended
+	life     podlife.Life
+	sent     corev1.PodStatus
+	lookErr  lookRetry
+
+	viewMu sync.Mutex
+	seen   View
+}
+
+// mailbox holds what happened since the owner last looked into it. Bursts merge:
+// the newest pod wins, results queue up.
+type mailbox struct {
+	mu   sync.Mutex
+	wake chan struct{} // capacity 1: the box holds something
+
+	pod    *corev1.Pod
+	gone   bool
+	stop   *podlife.Stop
+	stale  bool
+	probes []podlife.ProbeResult
+	done   []podlife.Outcome
+}
+
+func newOwner(cfg *Config, pod *corev1.Pod, gone bool, rejected *podlife.Rejection) *owner {
+	return &owner{
+		cfg: cfg, pod: pod, gone: gone, rejected: rejected, stale: true,
+		flights: map[podlife.Key]context.CancelFunc{},
+		box:     mailbox{wake: make(chan struct{}, 1), pod: pod, gone: gone},
+	}
+}
+
+// post changes the mailbox and wakes the owner.
+func (o *owner) post(change func(*mailbox)) {
+	o.box.mu.Lock()
+	change(&o.box)
+	o.box.mu.Unlock()
+	select {
+	case o.box.wake <- struct{}{}:
+	default:
+	}
+}
+
+// collect empties the mailbox into the owner.
+func (o *owner) collect() {
+	b := &o.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o.pod, o.gone = b.pod, b.gone
+	if b.stop != nil {
+		o.stop, b.stop = b.stop, nil
+	}
+	if b.stale || len(b.done) > 0 {
+		o.stale, b.stale = true, false
+	}
+	o.probes = append(o.probes, b.probes...)
+	o.done = append(o.done, b.done...)
+	b.probes, b.done = nil, nil
+}
+
+// run owns the pod until its life is Finished and every action has ended (true),
+// or ctx ends (false). Actions in flight are cancelled then, and waited for.
+func (o *owner) run(ctx context.Context) bool {
+	var actions sync.WaitGroup
+	defer actions.Wait()
+	defer o.cancelAll()
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-o.box.wake:
+		case <-timer.C:
+		}
+		o.collect()
+		if o.ready(ctx) {
+			wake := o.step(ctx, &actions)
+			if o.life == podlife.Finished && len(o.flights) == 0 {
+				return true
+			}
+			schedule(timer, wake)
+		} else {
+			schedule(timer, o.lookErr.next)
+		}
+	}
+}
+
+// schedule sets the timer to ring at the given time; zero: never.
+func schedule(timer *time.Timer, at time.Time) {
+	if at.IsZero() {
+		timer.Stop()
+		return
+	}
+	// The floor keeps a deadline in the past from becoming a spin.
+	timer.Reset(max(time.Until(at), time.Millisecond))
+}
+
+// ready brings the picture of the runtime up to date; false: it can't be had now.
+func (o *owner) ready(ctx context.Context) bool {
+	if !o.stale {
+		return true
+	}
+	now := time.Now()
+	if now.Before(o.lookErr.next) {
+		return false
+	}
+	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
+	observed, err := o.cfg.Observer.Look(lookCtx, o.pod)
+	cancel()
+	if err != nil {
+		if ctx.Err() == nil {
+			o.lookErr.failed(time.Now())
+			klog.FromContext(ctx).V(2).Info("Looking at the runtime failed", "err", err, "tries", o.lookErr.tries)
+			if o.lookErr.tries == lookTriesUntilEvent {
+				o.cfg.Event(o.pod, podlife.Event{
+					Type: corev1.EventTypeWarning, Reason: "FailedSync", Message: "error determining status: " + err.Error(), // L8.33
+				})
+			}
+		}
+		return false
+	}
+	o.observed, o.stale, o.lookErr = observed, false, lookRetry{}
+	return true
+}
+
+const (
+	lookTimeout         = 2 * time.Minute // L0.46
+	lookTriesUntilEvent = 3
+	lookRetryFirst      = 100 * time.Millisecond
+	lookRetryMax        = 10 * time.Second
+)
+
+// lookRetry spaces the looks at a runtime that does not answer.
+type lookRetry struct {
+	tries int
+	next  time.Time
+}
+
+func (r *lookRetry) failed(now time.Time) {
+	wait := lookRetryFirst << min(r.tries, 10)
+	r.tries++
+	r.next = now.Add(min(wait, lookRetryMax))
+}
+
+// step decides and acts; it returns when to decide again.
+func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
+	if !o.started {
+		o.state, o.started = o.cfg.Machine.Recover(o.pod, o.observed), true
+	}
+	in := podlife.Input{
+		Now: time.Now(), Pod: o.pod, Gone: o.gone, Stop: o.stop, Reject: o.rejected,
+		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
+	}
+	var out podlife.Output
+	o.state, out = o.cfg.Machine.Step(o.state, in)
+	for _, d := range in.Done {
+		o.land(d.Key)
+	}
+	for _, p := range in.Probes {
+		o.land(p.Key)
+	}
+	o.probes, o.done = nil, nil
+
+	o.record(in, out)
+	o.life = out.Life
+	for _, e := range out.Events {
+		o.cfg.Event(o.pod, e)
+	}
+	if !o.gone && !equality.Semantic.DeepEqual(o.sent, out.Status) {
+		// Published before anything begins: an action such as DeletePod relies on it.
+		o.cfg.Status.Set(o.pod, &out.Status)
+		o.sent = out.Status
+	}
+	o.show(out)
+	for _, key := range out.Cancel {
+		if cancel := o.flights[key]; cancel != nil {
+			cancel()
+		}
+	}
+	for _, b := range out.Begin {
+		o.begin(ctx, actions, b)
+	}
+	return out.Wake
+}
+
+// begin starts an action, unless one with its key is in flight.
+func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Begin) {
+	key := b.Action.Key()
+	if o.flights[key] != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	o.flights[key] = cancel
+	pod := o.pod
+	actions.Go(func() {
+		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
+	})
+}
+
+// finish reports the end of an action.
+func (o *owner) finish(action podlife.Action, r Result, cancelled bool) {
+	now := time.Now()
+	key := action.Key()
+	if r.Err != nil && cancelled {
+		aborted := *r.Err
+		aborted.Reason = podlife.Aborted
+		r.Err = &aborted
+	}
+	o.post(func(b *mailbox) {
+		if probe, ok := action.(podlife.RunProbe); ok && r.Err == nil {
+			b.probes = append(b.probes, podlife.ProbeResult{
+				Key: key, Container: probe.Container, ContainerID: probe.ContainerID, Type: probe.Type,
+				At: now, Verdict: r.Verdict, Output: r.Output,
+			})
+			return
+		}
+		b.done = append(b.done, podlife.Outcome{Key: key, At: now, Err: r.Err, Pulled: r.Pulled})
+	})
+}
+
+// land forgets an action that ended, with its context.
+func (o *owner) land(key podlife.Key) {
+	if cancel := o.flights[key]; cancel != nil {
+		cancel()
+		delete(o.flights, key)
+	}
+}
+
+func (o *owner) cancelAll() {
+	for _, cancel := range o.flights {
+		cancel()
+	}
+}
+
+func (o *owner) show(out podlife.Output) {
+	o.viewMu.Lock()
+	defer o.viewMu.Unlock()
+	o.seen = View{Status: out.Status, Life: out.Life, Waits: out.Waits}
+}
+
+// view is the newest decision; its Pod is not set.
+func (o *owner) view() View {
+	o.viewMu.Lock()
+	defer o.viewMu.Unlock()
+	return o.seen
+}
+
+// record tells the journal what was decided.
+func (o *owner) record(podlife.Input, podlife.Output) {}

@@ -1,0 +1,75 @@
+// Package pods owns every pod of the node. For each pod one goroutine, its
+// owner, gathers what podlife.Step looks at, calls it, begins the actions it
+// asks for, publishes the status it computes, and sleeps until something
+// changes, an action ends or the returned deadline comes.
+//
+// The node agent drives it: the source says Update and Remove, the watcher of
+// the runtime says Changed. It must never decide about a pod, and never learn
+// how an action is done.
+package pods
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/podlife"
+)
+
+// Machine is the decision: core/podlife, or a script in tests.
+type Machine struct {
+	Step    func(podlife.State, podlife.Input) (podlife.State, podlife.Output)
+	Recover func(*corev1.Pod, podlife.Observed) podlife.State
+}
+
+// Observer looks at the runtime.
+type Observer interface {
+	// Look returns a picture of the pod that is not older than the call.
+	Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error)
+	// Forget drops what is remembered of a pod.
+	Forget(uid types.UID)
+}
+
+// Executor carries out actions.
+type Executor interface {
+	// Do carries out one action and returns when it ended. When ctx is cancelled
+	// it gives up as soon as it can, leaves nothing half made, and answers a
+	// Failure; a success that came first stays a success. It is called from many
+	// goroutines; pod is read only and stays what it was when the action began.
+	Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) Result
+	// Forget drops what is remembered of a pod.
+	Forget(uid types.UID)
+}
+
+// Result is how an action ended.
+type Result struct {
+	Err     *podlife.Failure
+	Pulled  *podlife.Pulled      // PullImage
+	Verdict podlife.ProbeVerdict // RunProbe
+	Output  string               // RunProbe: text for the event
+}
+
+// StatusWriter publishes statuses in the background.
+type StatusWriter interface {
+	// Set publishes status as the newest one of the pod. It never blocks.
+	Set(pod *corev1.Pod, status *corev1.PodStatus)
+	// Seen tells what the API server holds now.
+	Seen(pod *corev1.Pod)
+	// Forget drops the pod; what was not written yet is lost.
+	Forget(uid types.UID)
+}
+
+// Config is what a Manager works with. All fields but Journal are required.
+type Config struct {
+	Machine  Machine
+	Node     func() podlife.Node // facts of the machine, read for each Step
+	Observer Observer
+	Executor Executor
+	Status   StatusWriter
+	Event    func(*corev1.Pod, podlife.Event) // must not block
+	// Admit is asked once about each pod that may still run, with the pods it
+	// would share the node with (L3.10); nil means welcome.
+	Admit   func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection
+	Journal Journal
+}
