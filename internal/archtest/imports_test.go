@@ -1,0 +1,158 @@
+package archtest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+)
+
+// rule says what the packages under From may import of this module.
+type rule struct {
+	From string
+	May  []string
+	Why  string
+}
+
+// rules go from the most special to the most general; the first that fits a package holds.
+var rules = []rule{
+	{"carob/cmd", []string{"carob/internal/app", "carob/internal/cli"}, "a main parses and runs; it composes nothing"},
+	{"carob/internal/app", []string{"carob/internal"}, "only here parts meet"},
+	{"carob/internal/cli", []string{"carob/internal/cli", "carob/internal/base"}, "a command speaks the public API only"},
+	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"}, "decisions know nothing of the world"},
+	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
+	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"}, "the simulated twin runs without root"},
+	{"carob/internal/runtime", []string{"carob/internal/runtime", "carob/internal/network", "carob/internal/base", "carob/internal/core/resources"}, "a runtime knows CRI and the contract of the pod network, not pods"},
+	{"carob/internal/network", []string{"carob/internal/network", "carob/internal/base", "carob/internal/core/netplan"}, "the network knows namespaces, not containers"},
+	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim", "carob/internal/runtime", "carob/internal/base"}, "the simulator drives decisions and twins, never a real machine"},
+	part("apiserver"), part("scheduler"), part("controllers"), part("node"), part("gateway"), part("timeline"), part("webui"),
+}
+
+// exact contract packages that a prefix rule must not widen to their implementations.
+var exact = map[string]string{
+	"carob/internal/runtime": "carob/internal/runtime/native and carob/internal/runtime/remote are implementations",
+	"carob/internal/network": "carob/internal/network/bridge and carob/internal/network/cni are implementations",
+}
+
+func part(name string) rule {
+	own := "carob/internal/" + name
+	return rule{own, []string{own, "carob/internal/core", "carob/internal/runtime", "carob/internal/network", "carob/internal/base"},
+		"parts talk through the API or an interface they declare"}
+}
+
+// banned packages and why; the key is a prefix.
+var banned = map[string]string{
+	"k8s.io/kubernetes/": "unsupported as a library, and the design that carob replaces",
+	"github.com/valyala": "no HTTP/2",
+}
+
+type pkg struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+	Doc          string
+	Dir          string
+	GoFiles      []string
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Doc,Dir,GoFiles", "carob/...")
+	out, err := cmd.Output()
+	if err != nil {
+		var ee *exec.ExitError
+		if errors.As(err, &ee) {
+			t.Fatalf("go list: %v: %s", err, ee.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("read go list: %v", err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range list(t) {
+		for _, imp := range p.Imports {
+			if why := breaks(p.ImportPath, imp); why != "" {
+				t.Errorf("%s must not import %s: %s", p.ImportPath, imp, why)
+			}
+		}
+	}
+}
+
+// breaks says why a package may not import another, or nothing.
+func breaks(from, imp string) string {
+	for prefix, why := range banned {
+		if strings.HasPrefix(imp, prefix) {
+			return why
+		}
+	}
+	if !strings.HasPrefix(imp, "carob/") {
+		return ""
+	}
+	for _, r := range rules {
+		if !under(from, r.From) {
+			continue
+		}
+		for _, ok := range r.May {
+			if !under(imp, ok) {
+				continue
+			}
+			if why, contract := exact[ok]; contract && imp != ok && !under(from, ok) {
+				return why
+			}
+			return ""
+		}
+		return r.Why
+	}
+	return ""
+}
+
+func under(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
+
+func TestRulesCanFail(t *testing.T) {
+	for _, c := range []struct{ from, imp string }{
+		{"carob/internal/node/pods", "carob/internal/apiserver"},
+		{"carob/internal/node/pods", "carob/internal/runtime/native"},
+		{"carob/internal/cli", "carob/internal/app"},
+		{"carob/internal/core/podlife", "carob/internal/base/journal"},
+		{"carob/internal/runtime/native", "carob/internal/node"},
+		{"carob/internal/app", "k8s.io/kubernetes/pkg/apis/core"},
+	} {
+		if breaks(c.from, c.imp) == "" {
+			t.Errorf("%s → %s is allowed", c.from, c.imp)
+		}
+	}
+	for _, c := range []struct{ from, imp string }{
+		{"carob/internal/node/pods", "carob/internal/runtime"},
+		{"carob/internal/app", "carob/internal/apiserver"},
+		{"carob/internal/runtime/native", "carob/internal/network"},
+	} {
+		if why := breaks(c.from, c.imp); why != "" {
+			t.Errorf("%s → %s is refused: %s", c.from, c.imp, why)
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	for _, p := range list(t) {
+		if len(p.GoFiles) == 0 || path.Base(p.ImportPath) == "testdata" {
+			continue
+		}
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+// Package instance gives one carob on a host its names: every port, bridge,
+// cgroup, table, socket and file is derived from the data directory or taken
+// from a flag, so that several carobs run side by side. The composition and
+// the command line use it; it opens nothing and keeps nothing.
+package instance
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// DefaultDataDir is where carob keeps its state unless told otherwise.
+const DefaultDataDir = "/var/lib/carob"
+
+// Flags are the settings a user can give to `carob up`; the zero value of each means "derive it".
+type Flags struct {
+	DataDir         string
+	Listen          string   // host:port of the API server
+	EtcdServers     []string // URLs of an external etcd; empty: embedded
+	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
+	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
+	RegistryConfig  string   // directory of hosts.toml files
+	NodeName        string
+	PodCIDR         string
+	ServiceCIDR     string
+	MaxPods         int
+}
+
+// Instance is one carob with all its names.
+type Instance struct {
+	Flags
+
+	ID          string // "carob", or "carob-" and six hex digits for another data directory
+	ListenAddr  netip.AddrPort
+	Pods        netip.Prefix
+	Services    netip.Prefix
+	BridgeName  string // at most 15 bytes
+	CgroupRoot  string // below each hierarchy: "/carob"
+	NFTable     string
+	PodLogDir   string
+	RunDir      string // sockets and other state that a reboot may clear
+	SocketCRI   string // unix socket that serves CRI
+	LockFile    string
+	LogFile     string // of a detached carob
+	Kubeconfig  string // of the admin
+	AgentListen netip.AddrPort
+}
+
+// The default instance uses what people expect of Kubernetes; another one
+// takes its numbers from the hash of its data directory.
+const (
+	defaultPort      = 6443
+	defaultAgentPort = 10250
+	defaultPods      = "10.88.0.0/16"
+	defaultServices  = "10.96.0.0/16"
+	defaultMaxPods   = 250
+)
+
+var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+
+// ErrFlag is the kind of a flag that can't be used.
+var ErrFlag = errors.New("wrong flag")
+
+// Derive completes the flags. Errors are of kind ErrFlag and name the flag.
+func Derive(f Flags, hostname string) (Instance, error) {
+	if f.DataDir == "" {
+		f.DataDir = DefaultDataDir
+	}
+	dir, err := filepath.Abs(f.DataDir)
+	if err != nil {
+		return Instance{}, fmt.Errorf("%w --data-dir: %w", ErrFlag, err)
+	}
+	f.DataDir = dir
+	in := Instance{Flags: f, ID: "carob"}
+	n := uint32(0)
+	if dir != DefaultDataDir {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(dir))
+		n = h.Sum32()
+		in.ID = fmt.Sprintf("carob-%06x", n&0xffffff)
+	}
+	in.BridgeName = bridgeName(in.ID)
+	in.CgroupRoot = "/" + in.ID
+	in.NFTable = in.ID
+	in.RunDir = filepath.Join("/run", in.ID)
+	in.SocketCRI = filepath.Join(in.RunDir, "cri.sock")
+	in.LockFile = filepath.Join(dir, "carob.lock")
+	in.LogFile = filepath.Join(dir, "carob.log")
+	in.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
+	in.PodLogDir = "/var/log/pods"
+	if n != 0 {
+		in.PodLogDir = filepath.Join(dir, "log", "pods")
+	}
+	if in.MaxPods == 0 {
+		in.MaxPods = defaultMaxPods
+	}
+	if in.MaxPods < 0 {
+		return Instance{}, fmt.Errorf("%w --max-pods: %d is negative", ErrFlag, in.MaxPods)
+	}
+	if err := in.deriveNetwork(n); err != nil {
+		return Instance{}, err
+	}
+	if in.NodeName == "" {
+		in.NodeName = strings.ToLower(hostname)
+	}
+	if !nodeNamePattern.MatchString(in.NodeName) {
+		return Instance{}, fmt.Errorf("%w --node-name: %q is no DNS name (lower case letters, digits, '-' and '.')", ErrFlag, in.NodeName)
+	}
+	for _, e := range f.EtcdServers {
+		if !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") && !strings.HasPrefix(e, "unix://") {
+			return Instance{}, fmt.Errorf("%w --etcd-servers: %q has no http://, https:// or unix:// in front", ErrFlag, e)
+		}
+	}
+	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
+		if d == "" {
+			continue
+		}
+		if st, err := os.Stat(d); err != nil || !st.IsDir() {
+			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
+		}
+	}
+	return in, nil
+}
+
+func (in *Instance) deriveNetwork(n uint32) error {
+	listen, agentPort := "127.0.0.1:"+strconv.Itoa(defaultPort), defaultAgentPort
+	pods, services := defaultPods, defaultServices
+	if n != 0 {
+		port := 20000 + int(n%5000)*2
+		listen, agentPort = fmt.Sprintf("127.0.0.1:%d", port), port+1
+		pods = fmt.Sprintf("10.%d.0.0/16", 128+n%64)
+		services = fmt.Sprintf("10.%d.0.0/16", 192+n%63)
+	}
+	if in.Listen == "" {
+		in.Listen = listen
+	}
+	host, port, err := net.SplitHostPort(in.Listen)
+	if err != nil {
+		return fmt.Errorf("%w --listen: %q is not HOST:PORT: %w", ErrFlag, in.Listen, err)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil {
+		return fmt.Errorf("%w --listen: %q needs an IP address and a port number: %w", ErrFlag, in.Listen, err)
+	}
+	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
+	if in.PodCIDR == "" {
+		in.PodCIDR = pods
+	}
+	if in.ServiceCIDR == "" {
+		in.ServiceCIDR = services
+	}
+	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
+		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
+	}
+	if in.Services, err = netip.ParsePrefix(in.ServiceCIDR); err != nil {
+		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)
+	}
+	if in.Pods.Overlaps(in.Services) {
+		return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, in.Pods, in.Services)
+	}
+	return nil
+}
+
+// bridgeName keeps within the kernel's 15 bytes.
+func bridgeName(id string) string {
+	if id == "carob" {
+		return "carob0"
+	}
+	return "cb-" + strings.TrimPrefix(id, "carob-")
+}

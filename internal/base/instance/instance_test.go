@@ -1,0 +1,86 @@
+package instance
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDeriveSeparatesDataDirs(t *testing.T) {
+	def, err := Derive(Flags{}, "Host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if def.ID != "carob" || def.ListenAddr.Port() != 6443 || def.NodeName != "host" || def.PodLogDir != "/var/log/pods" {
+		t.Errorf("default instance: %+v", def)
+	}
+	a, err := Derive(Flags{DataDir: "/tmp/a"}, "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Derive(Flags{DataDir: "/tmp/b"}, "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []struct{ what, x, y, z string }{
+		{"id", def.ID, a.ID, b.ID},
+		{"bridge", def.BridgeName, a.BridgeName, b.BridgeName},
+		{"table", def.NFTable, a.NFTable, b.NFTable},
+		{"cgroup", def.CgroupRoot, a.CgroupRoot, b.CgroupRoot},
+		{"run dir", def.RunDir, a.RunDir, b.RunDir},
+		{"listen", def.ListenAddr.String(), a.ListenAddr.String(), b.ListenAddr.String()},
+		{"agent", def.AgentListen.String(), a.AgentListen.String(), b.AgentListen.String()},
+		{"pods", def.PodCIDR, a.PodCIDR, b.PodCIDR},
+	} {
+		if p.x == p.y || p.y == p.z || p.x == p.z {
+			t.Errorf("%s is shared: %q %q %q", p.what, p.x, p.y, p.z)
+		}
+	}
+	if len(a.BridgeName) > 15 {
+		t.Errorf("bridge name %q is longer than the kernel allows", a.BridgeName)
+	}
+}
+
+func TestDeriveNamesTheWrongFlag(t *testing.T) {
+	for name, f := range map[string]Flags{
+		"--listen":          {Listen: "nowhere"},
+		"--pod-cidr":        {PodCIDR: "10.0.0.0"},
+		"--service-cidr":    {ServiceCIDR: "x"},
+		"--node-name":       {NodeName: "A_b"},
+		"--etcd-servers":    {EtcdServers: []string{"10.0.0.1:2379"}},
+		"--cni-conf-dir":    {CNIConfDir: "/does/not/exist"},
+		"--registry-config": {RegistryConfig: "/does/not/exist"},
+		"--max-pods":        {MaxPods: -1},
+	} {
+		_, err := Derive(f, "h")
+		if !errors.Is(err, ErrFlag) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, err := Derive(Flags{PodCIDR: "10.0.0.0/8", ServiceCIDR: "10.96.0.0/16"}, "h"); !errors.Is(err, ErrFlag) {
+		t.Errorf("overlapping ranges: got %v", err)
+	}
+}
+
+func TestLockHasOneOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d", "carob.lock")
+	if _, ok, err := Running(path); ok || err != nil {
+		t.Fatalf("before: %v %v", ok, err)
+	}
+	l, err := Acquire(path, Owner{PID: 42, URL: "https://x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held *HeldError
+	if _, err := Acquire(path, Owner{PID: 43}); !errors.As(err, &held) || held.Owner.PID != 42 {
+		t.Fatalf("second owner: %v", err)
+	}
+	if o, ok, err := Running(path); !ok || err != nil || o.PID != 42 {
+		t.Fatalf("running: %+v %v %v", o, ok, err)
+	}
+	l.Release()
+	if _, ok, _ := Running(path); ok {
+		t.Fatal("still running after release")
+	}
+}

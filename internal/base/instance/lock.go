@@ -1,0 +1,108 @@
+package instance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Owner is what a running carob writes into its lock file.
+type Owner struct {
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Version string    `json:"version"`
+	URL     string    `json:"url"`
+	Ready   bool      `json:"ready"`
+}
+
+// Lock is the hold of one carob on its data directory. The kernel frees it when
+// the process ends, however it ends.
+type Lock struct{ f *os.File }
+
+// HeldError says that another carob holds the data directory.
+type HeldError struct {
+	DataDir string
+	Owner   Owner
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("carob is already running on %s (pid %d, %s): use `carob down --data-dir %s` first, or another --data-dir",
+		e.DataDir, e.Owner.PID, e.Owner.URL, e.DataDir)
+}
+
+// Acquire takes the data directory for this process; the error is a *HeldError when another has it.
+func Acquire(path string, o Owner) (*Lock, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			held, _ := readOwner(f)
+			return nil, &HeldError{DataDir: filepath.Dir(path), Owner: held}
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	l := &Lock{f}
+	return l, l.Write(o)
+}
+
+// Write replaces what the lock file says of its owner.
+func (l *Lock) Write(o Owner) error {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode lock owner: %w", err)
+	}
+	if err := l.f.Truncate(0); err != nil {
+		return fmt.Errorf("write lock file: %w", err)
+	}
+	if _, err := l.f.WriteAt(append(b, '\n'), 0); err != nil {
+		return fmt.Errorf("write lock file: %w", err)
+	}
+	return nil
+}
+
+// Release gives the data directory back.
+func (l *Lock) Release() { _ = l.f.Close() }
+
+// Running tells who holds the data directory now; ok is false when nobody does.
+func Running(path string) (o Owner, ok bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return Owner{}, false, nil
+	}
+	if err != nil {
+		return Owner{}, false, fmt.Errorf("open lock file: %w", err)
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if err == nil {
+		return Owner{}, false, nil
+	}
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return Owner{}, false, fmt.Errorf("look at lock file: %w", err)
+	}
+	o, err = readOwner(f)
+	return o, true, err
+}
+
+func readOwner(f *os.File) (Owner, error) {
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<16))
+	if err != nil {
+		return Owner{}, fmt.Errorf("read lock file: %w", err)
+	}
+	var o Owner
+	if err := json.Unmarshal(b, &o); err != nil {
+		return Owner{}, fmt.Errorf("read lock file: %w", err)
+	}
+	return o, nil
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"carob/internal/base/instance"
+)
+
+// kubeconfigPath finds the cluster: --kubeconfig, else --data-dir, else
+// $KUBECONFIG, else the default data directory. The empty string leaves the
+// choice to client-go ($KUBECONFIG may be a list).
+func (r *root) kubeconfigPath() (string, error) {
+	if r.kubeconfig != "" {
+		return r.kubeconfig, nil
+	}
+	if r.dataDir == "" && os.Getenv("KUBECONFIG") != "" {
+		return "", nil
+	}
+	in, err := r.instance()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(in.Kubeconfig); err != nil {
+		if errors.Is(err, os.ErrPermission) {
+			return "", fmt.Errorf("%s can only be read by root: use sudo, or `carob kubeconfig` as root for a copy of your own", in.Kubeconfig)
+		}
+		return "", fmt.Errorf("no cluster in %s: start one with `carob up`, or name another with --data-dir or --kubeconfig", in.DataDir)
+	}
+	return in.Kubeconfig, nil
+}
+
+func (r *root) restConfig() (*rest.Config, error) {
+	path, err := r.kubeconfigPath()
+	if err != nil {
+		return nil, err
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = path
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+func (r *root) client() (*kubernetes.Clientset, *rest.Config, error) {
+	cfg, err := r.restConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	return c, cfg, nil
+}
+
+// oneNode is the node named, or the only one there is.
+func oneNode(ctx context.Context, c kubernetes.Interface, name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	list, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", fmt.Errorf("list nodes: %w", err)
+	}
+	switch len(list.Items) {
+	case 0:
+		return "", errors.New("the cluster has no node yet")
+	case 1:
+		return list.Items[0].Name, nil
+	}
+	return "", fmt.Errorf("the cluster has %d nodes: say which with --node", len(list.Items))
+}
+
+// agentPath asks the node agent through the API server.
+func agentPath(c kubernetes.Interface, verb, node string, path ...string) *rest.Request {
+	return c.CoreV1().RESTClient().Verb(verb).Resource("nodes").Name(node).SubResource("proxy").Suffix(path...)
+}
+
+func nodeReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// runningInstance is the carob of --data-dir, with its owner when it runs.
+func (r *root) runningInstance() (instance.Instance, instance.Owner, bool, error) {
+	in, err := r.instance()
+	if err != nil {
+		return in, instance.Owner{}, false, err
+	}
+	o, ok, err := instance.Running(in.LockFile)
+	if errors.Is(err, os.ErrPermission) {
+		return in, o, ok, fmt.Errorf("%s belongs to root: use sudo", in.DataDir)
+	}
+	return in, o, ok, err
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"carob/internal/base/imageapi"
+)
+
+func (r *root) imageCommand() *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use:     "image",
+		Aliases: []string{"images"},
+		Short:   "Import, list, pull and remove images of a node",
+		Example: `  carob image import busybox.tar
+  docker save my-app:1 | carob image import -
+  carob image pull docker.io/library/nginx:1.27
+  carob image ls`,
+	}
+	cmd.PersistentFlags().StringVar(&node, "node", "", "node to work on (default: the only one)")
+	cmd.AddCommand(r.imageImport(&node), r.imageLs(&node), r.imagePull(&node), r.imageRm(&node))
+	return cmd
+}
+
+func (r *root) imageImport(node *string) *cobra.Command {
+	return &cobra.Command{
+		Use:     "import FILE…",
+		Short:   "Import OCI or docker archives; - reads standard input",
+		Example: "  carob image import busybox.tar nginx.tar\n  docker save my-app:1 | carob image import -",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range args {
+				if err := r.importFile(cmd.Context(), *node, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (r *root) importFile(ctx context.Context, node, name string) error {
+	in := r.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("open archive: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	return r.importImage(ctx, node, name, in, true)
+}
+
+// importImage sends one archive; quiet imports print nothing.
+func (r *root) importImage(ctx context.Context, node, name string, archive io.Reader, verbose bool) error {
+	req, err := r.imageRequest(ctx, "POST", node, "import")
+	if err != nil {
+		return err
+	}
+	done, err := r.followImage(ctx, req.SetHeader("Content-Type", "application/x-tar").Body(archive), verbose)
+	if err != nil {
+		return fmt.Errorf("import %s: %w", name, err)
+	}
+	if verbose {
+		for _, n := range done {
+			fmt.Fprintf(r.out, "imported %s\n", n)
+		}
+	}
+	return nil
+}
+
+func (r *root) imagePull(node *string) *cobra.Command {
+	return &cobra.Command{
+		Use:     "pull IMAGE…",
+		Short:   "Pull images from their registries",
+		Example: "  carob image pull nginx\n  carob image pull ghcr.io/org/app:1.2",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, ref := range args {
+				req, err := r.imageRequest(cmd.Context(), "POST", *node, "pull")
+				if err != nil {
+					return err
+				}
+				done, err := r.followImage(cmd.Context(), req.Param("ref", ref), true)
+				if err != nil {
+					return fmt.Errorf("pull %s: %w", ref, err)
+				}
+				for _, n := range done {
+					fmt.Fprintf(r.out, "pulled %s\n", n)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (r *root) imageRm(node *string) *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm IMAGE…",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Remove images",
+		Example: "  carob image rm nginx:1.27",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, ref := range args {
+				req, err := r.imageRequest(cmd.Context(), "DELETE", *node)
+				if err != nil {
+					return err
+				}
+				if err := plain(req.Param("ref", ref).Do(cmd.Context())); err != nil {
+					return fmt.Errorf("remove %s: %w", ref, err)
+				}
+				fmt.Fprintf(r.out, "removed %s\n", ref)
+			}
+			return nil
+		},
+	}
+}
+
+func (r *root) imageLs(node *string) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List images",
+		Example: "  carob image ls\n  carob image ls -o wide",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := r.listImages(cmd.Context(), *node)
+			if err != nil {
+				return err
+			}
+			return printObject(r.out, output, list, func(w io.Writer) error { return printImages(w, list, output == "wide") })
+		},
+	}
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+func (r *root) listImages(ctx context.Context, node string) (imageapi.List, error) {
+	var list imageapi.List
+	req, err := r.imageRequest(ctx, "GET", node)
+	if err != nil {
+		return list, err
+	}
+	res := req.Do(ctx)
+	if err := plain(res); err != nil {
+		return list, fmt.Errorf("list images: %w", err)
+	}
+	b, err := res.Raw()
+	if err != nil {
+		return list, fmt.Errorf("list images: %w", err)
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return list, fmt.Errorf("read list of images: %w", err)
+	}
+	return list, nil
+}
+
+func printImages(w io.Writer, list imageapi.List, wide bool) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	header := "IMAGE\tID\tSIZE"
+	if wide {
+		header += "\tDIGEST"
+	}
+	fmt.Fprintln(tw, header)
+	for _, im := range list.Images {
+		names := im.Tags
+		if len(names) == 0 {
+			names = []string{"<none>"}
+		}
+		id := strings.TrimPrefix(im.ID, "sha256:")
+		if !wide && len(id) > 12 {
+			id = id[:12]
+		}
+		for _, n := range names {
+			fmt.Fprintf(tw, "%s\t%s\t%s", n, id, megabytes(im.Size))
+			if wide {
+				fmt.Fprintf(tw, "\t%s", strings.Join(im.Digests, ","))
+			}
+			fmt.Fprintln(tw)
+		}
+	}
+	return tw.Flush()
+}
+
+func megabytes(n uint64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+func (r *root) imageRequest(ctx context.Context, verb, node string, path ...string) (*rest.Request, error) {
+	c, _, err := r.client()
+	if err != nil {
+		return nil, err
+	}
+	if node, err = oneNode(ctx, c, node); err != nil {
+		return nil, err
+	}
+	return agentPath(c, verb, node, append([]string{imageapi.Path}, path...)...), nil
+}
+
+// followImage reads a stream of progress to its end.
+func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool) ([]string, error) {
+	body, err := req.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	for dec := json.NewDecoder(body); ; {
+		var p imageapi.Progress
+		if err := dec.Decode(&p); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, fmt.Errorf("the node agent broke off: %w", err)
+		}
+		switch {
+		case p.Error != "":
+			return nil, errors.New(p.Error)
+		case p.Done != nil:
+			return p.Done, nil
+		case verbose && p.Message != "":
+			fmt.Fprintln(r.out, p.Message)
+		}
+	}
+}
+
+// plain turns a failed answer into an error with the agent's own words.
+func plain(res rest.Result) error {
+	err := res.Error()
+	if err == nil {
+		return nil
+	}
+	if b, _ := res.Raw(); len(b) > 0 && b[0] != '{' {
+		return errors.New(strings.TrimSpace(string(b)))
+	}
+	return err
+}

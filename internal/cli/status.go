@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/kubernetes"
+)
+
+// clusterStatus is what `carob status` prints.
+type clusterStatus struct {
+	DataDir  string       `json:"dataDir"`
+	Running  bool         `json:"running"`
+	PID      int          `json:"pid,omitempty"`
+	Started  *metav1.Time `json:"started,omitempty"`
+	Version  string       `json:"version,omitempty"`
+	URL      string       `json:"url,omitempty"`
+	Ready    bool         `json:"ready"`
+	Problem  string       `json:"problem,omitempty"`
+	MemoryKB int64        `json:"memoryKB,omitempty"` // resident
+	Nodes    []nodeStatus `json:"nodes,omitempty"`
+	Pods     podCounts    `json:"pods"`
+}
+
+type nodeStatus struct {
+	Name    string `json:"name"`
+	Ready   bool   `json:"ready"`
+	Runtime string `json:"runtime"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+type podCounts struct {
+	Total   int            `json:"total"`
+	ByPhase map[string]int `json:"byPhase,omitempty"`
+}
+
+func (r *root) statusCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether carob runs and how its cluster does",
+		Long:  "Say whether carob runs and how its cluster does. The exit code is 0 only when the cluster is ready.",
+		Example: `  carob status
+  carob status -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in, owner, running, err := r.runningInstance()
+			if err != nil {
+				return err
+			}
+			st := clusterStatus{DataDir: in.DataDir, Running: running}
+			if running {
+				st.PID, st.Version, st.URL = owner.PID, owner.Version, owner.URL
+				st.Started = &metav1.Time{Time: owner.Started}
+				st.MemoryKB = residentKB(owner.PID)
+				if r.dataDir == "" && r.kubeconfig == "" {
+					r.kubeconfig = in.Kubeconfig
+				}
+				r.askCluster(cmd.Context(), &st)
+			}
+			if err := printObject(r.out, output, st, func(w io.Writer) error { return printStatus(w, st, output == "wide") }); err != nil {
+				return err
+			}
+			if !st.Ready {
+				return Exit{1}
+			}
+			return nil
+		},
+	}
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, _, err := r.client()
+	if err == nil {
+		err = fillStatus(ctx, c, st)
+	}
+	if err != nil {
+		st.Problem = err.Error()
+	}
+}
+
+func fillStatus(ctx context.Context, c kubernetes.Interface, st *clusterStatus) error {
+	if _, err := c.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	st.Ready = len(nodes.Items) > 0
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		ns := nodeStatus{Name: n.Name, Ready: nodeReady(n), Runtime: n.Status.NodeInfo.ContainerRuntimeVersion}
+		if !ns.Ready {
+			st.Ready = false
+			ns.Reason = notReadyReason(n)
+		}
+		st.Nodes = append(st.Nodes, ns)
+	}
+	pods, err := c.CoreV1().Pods("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	st.Pods = podCounts{Total: len(pods.Items), ByPhase: map[string]int{}}
+	for i := range pods.Items {
+		st.Pods.ByPhase[string(pods.Items[i].Status.Phase)]++
+	}
+	return nil
+}
+
+func notReadyReason(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Message
+		}
+	}
+	return "the node agent has not reported yet"
+}
+
+func printStatus(w io.Writer, st clusterStatus, wide bool) error {
+	if !st.Running {
+		_, err := fmt.Fprintf(w, "carob is not running on %s\n", st.DataDir)
+		return err
+	}
+	state := "ready"
+	if !st.Ready {
+		state = "not ready"
+	}
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID, duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
+	fmt.Fprintf(tw, "API server\t%s\n", st.URL)
+	fmt.Fprintf(tw, "data\t%s\n", st.DataDir)
+	if wide {
+		fmt.Fprintf(tw, "version\t%s\n", st.Version)
+	}
+	for _, n := range st.Nodes {
+		s := "Ready"
+		if !n.Ready {
+			s = "NotReady: " + n.Reason
+		}
+		fmt.Fprintf(tw, "node %s\t%s, %s\n", n.Name, s, n.Runtime)
+	}
+	phases := []string{}
+	for _, p := range []string{"Running", "Pending", "Succeeded", "Failed", "Unknown"} {
+		if n := st.Pods.ByPhase[p]; n > 0 {
+			phases = append(phases, fmt.Sprintf("%d %s", n, strings.ToLower(p)))
+		}
+	}
+	fmt.Fprintf(tw, "pods\t%d %s\n", st.Pods.Total, parenthesised(phases))
+	if st.Problem != "" {
+		fmt.Fprintf(tw, "problem\t%s\n", st.Problem)
+	}
+	return tw.Flush()
+}
+
+func parenthesised(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return "(" + strings.Join(list, ", ") + ")"
+}
+
+// residentKB reads a process's resident memory; 0 when it can't be known.
+func residentKB(pid int) int64 {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if v, ok := strings.CutPrefix(s.Text(), "VmRSS:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"carob/internal/base/instance"
+)
+
+// detachedEnv tells a child that its standard output is the parent's pipe.
+const detachedEnv = "CAROB_DETACHED"
+
+func (r *root) upCommand() *cobra.Command {
+	var (
+		f      instance.Flags
+		detach bool
+	)
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a cluster on this machine",
+		Long: `Start all parts of a cluster in one process: API server with its store,
+scheduler, controllers, node agent, container runtime and pod network.
+
+Pods that ran when carob stopped go on running and are taken over again.`,
+		Example: `  # in the foreground; Ctrl-C stops it
+  carob up
+
+  # in the background; returns when the cluster takes pods
+  carob up --detach
+
+  # a second one beside it, with everything of its own
+  carob up --detach --data-dir /srv/carob2
+
+  # on an installed containerd, with mirrors for its registries
+  carob up --runtime-endpoint unix:///run/containerd/containerd.sock`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in, err := r.instanceOf(f)
+			if err != nil {
+				return err
+			}
+			if detach {
+				return r.upDetached(cmd.Context(), in)
+			}
+			p := newProgress(r.out)
+			if os.Getenv(detachedEnv) != "" {
+				p.onReady = leaveTerminal
+			}
+			err = r.engine.Up(cmd.Context(), in, p)
+			if err != nil && p.onReady != nil {
+				fmt.Fprintf(r.out, "error: %v\n", err)
+			}
+			return err
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&detach, "detach", false, "run in the background and return when the cluster takes pods")
+	fl.StringVar(&f.Listen, "listen", "", "address of the API server as IP:PORT (default 127.0.0.1:6443; another port for another --data-dir)")
+	fl.StringSliceVar(&f.EtcdServers, "etcd-servers", nil, "URLs of an external etcd cluster (default: embedded)")
+	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own)")
+	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
+	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, as containerd has it: mirrors, private CAs")
+	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host's name)")
+	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")
+	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services (default 10.96.0.0/16; another for another --data-dir)")
+	fl.IntVar(&f.MaxPods, "max-pods", 0, "how many pods this node takes (default 250)")
+	_ = cmd.MarkFlagDirname("cni-conf-dir")
+	_ = cmd.MarkFlagDirname("registry-config")
+	return cmd
+}
+
+// upDetached starts carob as a process of its own and shows its progress until it is ready or fails.
+func (r *root) upDetached(ctx context.Context, in instance.Instance) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(in.LogFile), 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	log, err := os.OpenFile(in.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log file: %w", err)
+	}
+	defer log.Close()
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	defer pr.Close()
+	args := []string{}
+	for _, a := range os.Args[1:] {
+		if a != "--detach" && a != "--detach=true" {
+			args = append(args, a)
+		}
+	}
+	child := exec.Command(exe, args...)
+	child.Env = append(os.Environ(), detachedEnv+"=1")
+	child.Stdout, child.Stderr = pw, log
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		pw.Close()
+		return fmt.Errorf("start carob: %w", err)
+	}
+	pw.Close()
+	stop := context.AfterFunc(ctx, func() { _ = child.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	failed := ""
+	for lines := bufio.NewScanner(pr); lines.Scan(); {
+		if msg, ok := strings.CutPrefix(lines.Text(), "error: "); ok {
+			failed = msg
+			continue
+		}
+		fmt.Fprintln(r.out, lines.Text())
+	}
+	if o, ok, err := instance.Running(in.LockFile); err == nil && ok && o.Ready && o.PID == child.Process.Pid {
+		return child.Process.Release()
+	}
+	werr := child.Wait()
+	if failed != "" {
+		return errors.New(failed)
+	}
+	return fmt.Errorf("carob ended before it was ready (%v): see %s", werr, in.LogFile)
+}
+
+// leaveTerminal closes the pipe to the parent: standard output goes nowhere from now on.
+func leaveTerminal() {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	_ = syscall.Dup3(int(null.Fd()), 1, 0)
+	_ = syscall.Dup3(int(null.Fd()), 0, 0)
+	_ = null.Close()
+}
+
+// progress prints a line for each step with the time since the start.
+type progress struct {
+	mu      sync.Mutex
+	out     io.Writer
+	start   time.Time
+	onReady func()
+}
+
+func newProgress(out io.Writer) *progress { return &progress{out: out, start: time.Now()} }
+
+func (p *progress) Step(name, detail string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line := fmt.Sprintf("%6d ms  %-12s %s", time.Since(p.start).Milliseconds(), name, detail)
+	fmt.Fprintln(p.out, strings.TrimRight(line, " "))
+}
+
+func (p *progress) Ready(url string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.out, "carob is up at %s in %d ms. Try: carob kubectl get nodes\n", url, time.Since(p.start).Milliseconds())
+	if p.onReady != nil {
+		p.onReady()
+		p.onReady = nil
+	}
+}
