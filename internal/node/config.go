@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"carob/internal/base/journal"
 	"carob/internal/runtime"
 )
 
@@ -53,7 +54,7 @@ type Config struct {
 	MaxPulls        int           // default 5
 	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
 
-	Journal Journal // told of everything that happens to a pod; nil: nobody is
+	Journal journal.Recorder // told of everything that happens to a pod; nil: nobody is
 }
 
 // Defaults of Config.
@@ -83,6 +84,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.SerializePulls {
 		c.MaxPulls = 1
+	}
+	if c.Journal == nil {
+		c.Journal = journal.Discard{}
 	}
 }
 

@@ -10,12 +10,7 @@ package node
 
 import (
 	"context"
-
-	"carob/internal/node/pods"
 )
-
-// Journal is told of everything that happens to a pod. Record must not block.
-type Journal = pods.Journal
 
 // Agent is one node agent.
 //

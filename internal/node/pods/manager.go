@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -172,6 +173,19 @@ func (m *Manager) Stop(uid types.UID, stop podlife.Stop) error {
 	return nil
 }
 
+// Next returns a channel that is closed when something about the pod is decided
+// next, at once when the pod has no owner.
+func (m *Manager) Next(uid types.UID) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil && e.owner != nil {
+		return e.owner.next()
+	}
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}
+
 // Known tells whether the manager has the pod, in whatever state.
 func (m *Manager) Known(uid types.UID) bool {
 	m.mu.Lock()
@@ -295,23 +309,32 @@ func (m *Manager) own(e *entry) {
 // ended takes the owner of a Finished pod out. What came too late for it starts a
 // new one.
 func (m *Manager) ended(o *owner) {
+	if m.rest(o) {
+		m.cfg.Observer.Forget(o.pod.UID)
+		m.cfg.Status.Forget(o.pod.UID)
+		m.cfg.Executor.Forget(o.pod)
+		o.log.gone(o.pod, time.Now())
+	}
+}
+
+// rest takes the owner of a pod out of its entry; true: the pod is forgotten.
+func (m *Manager) rest(o *owner) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.entries[o.pod.UID]
 	if e == nil || e.owner != o {
-		return
+		return false
 	}
 	e.last = o.view()
 	e.owner = nil
 	switch {
 	case e.gone && o.gone:
 		delete(m.entries, o.pod.UID)
-		m.cfg.Observer.Forget(o.pod.UID)
-		m.cfg.Executor.Forget(o.pod.UID)
-		m.cfg.Status.Forget(o.pod.UID)
+		return true
 	case e.gone, e.pod.DeletionTimestamp != nil && o.pod.DeletionTimestamp == nil:
 		m.own(e)
 	}
+	return false
 }
 
 // mayRun says whether admission concerns the pod (L3.10).

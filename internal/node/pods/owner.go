@@ -42,9 +42,11 @@ type owner struct {
 	life     podlife.Life
 	sent     corev1.PodStatus
 	lookErr  lookRetry
+	log      chronicle
 
-	viewMu sync.Mutex
-	seen   View
+	viewMu  sync.Mutex
+	seen    View
+	changed chan struct{} // closed at the next decision; nil while nobody waits
 }
 
 // mailbox holds what happened since the owner last looked into it. Bursts merge:
@@ -66,6 +68,7 @@ func newOwner(cfg *Config, pod *corev1.Pod, gone bool, rejected *podlife.Rejecti
 		cfg: cfg, pod: pod, gone: gone, rejected: rejected, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: pod, gone: gone},
+		log:     newChronicle(cfg.Journal),
 	}
 }
 
@@ -202,7 +205,8 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	}
 	o.probes, o.done = nil, nil
 
-	o.record(in, out)
+	o.log.ended(in)
+	o.log.decided(in, out)
 	o.life = out.Life
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
@@ -232,6 +236,7 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	o.flights[key] = cancel
+	o.log.begun(o.pod, b, time.Now())
 	pod := o.pod
 	actions.Go(func() {
 		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
@@ -277,6 +282,10 @@ func (o *owner) show(out podlife.Output) {
 	o.viewMu.Lock()
 	defer o.viewMu.Unlock()
 	o.seen = View{Status: out.Status, Life: out.Life, Waits: out.Waits}
+	if o.changed != nil {
+		close(o.changed)
+		o.changed = nil
+	}
 }
 
 // view is the newest decision; its Pod is not set.
@@ -286,5 +295,12 @@ func (o *owner) view() View {
 	return o.seen
 }
 
-// record tells the journal what was decided.
-func (o *owner) record(podlife.Input, podlife.Output) {}
+// next returns a channel that is closed at the next decision.
+func (o *owner) next() <-chan struct{} {
+	o.viewMu.Lock()
+	defer o.viewMu.Unlock()
+	if o.changed == nil {
+		o.changed = make(chan struct{})
+	}
+	return o.changed
+}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/journal"
 	"carob/internal/core/podlife"
 )
 
@@ -38,8 +39,8 @@ type Executor interface {
 	// Failure; a success that came first stays a success. It is called from many
 	// goroutines; pod is read only and stays what it was when the action began.
 	Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) Result
-	// Forget drops what is remembered of a pod.
-	Forget(uid types.UID)
+	// Forget drops what is remembered of a pod that is gone, and its logs. It may block.
+	Forget(pod *corev1.Pod)
 }
 
 // Result is how an action ended.
@@ -60,7 +61,7 @@ type StatusWriter interface {
 	Forget(uid types.UID)
 }
 
-// Config is what a Manager works with. All fields but Journal are required.
+// Config is what a Manager works with. All fields are required.
 type Config struct {
 	Machine  Machine
 	Node     func() podlife.Node // facts of the machine, read for each Step
@@ -69,7 +70,7 @@ type Config struct {
 	Status   StatusWriter
 	Event    func(*corev1.Pod, podlife.Event) // must not block
 	// Admit is asked once about each pod that may still run, with the pods it
-	// would share the node with (L3.10); nil means welcome.
+	// would share the node with (L3.10); nil: it is welcome.
 	Admit   func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection
-	Journal Journal
+	Journal journal.Recorder
 }
