@@ -1,0 +1,38 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+
+	"carob/internal/base/pki"
+)
+
+// Config is what the API server needs to run. All fields without "optional"
+// must be set.
+type Config struct {
+	// DataDir is the product's data directory; embedded etcd lives in its etcd
+	// subdirectory (made with mode 0700 when missing).
+	DataDir string
+	// Listener is where the API is served by TLS. The server owns and closes it.
+	Listener net.Listener
+	// AdvertiseAddress is the address that the kubernetes Service in the default
+	// namespace points to; the listener's when the zero value.
+	AdvertiseAddress netip.Addr
+	// EtcdServers, when not empty, are the client URLs of an etcd cluster to use
+	// instead of the embedded one; EtcdTLS (optional) is for https ones.
+	EtcdServers []string
+	EtcdTLS     *tls.Config
+	// UnsafeNoFsync lets embedded etcd skip syncing to disk (tests, throw-away clusters).
+	UnsafeNoFsync bool
+	// ServiceCIDR is the range of service addresses; 10.96.0.0/16 when the zero value.
+	ServiceCIDR netip.Prefix
+	// NodePorts are the lowest and highest port given to services; 30000-32767 when zero.
+	NodePorts [2]int
+	// PKI holds the certificate authority and the keys made from it.
+	PKI *pki.PKI
+	// NodeDialer reaches a node's agent (host:port in addr, as its Node object
+	// says) for log, exec, attach, port-forward and proxy; net.Dialer when nil.
+	NodeDialer func(ctx context.Context, nodeName, addr string) (net.Conn, error)
+}

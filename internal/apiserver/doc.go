@@ -1,0 +1,9 @@
+// Package apiserver is the Kubernetes API server: k8s.io/apiserver on an etcd
+// in the same process, with a registry made from descriptors. The composition
+// root drives it by New and Run and gives carob's other parts an in-process
+// client (Server.ClientConfig); those parts know it by that client alone. It
+// must never import another part, and nothing in it may wait for one.
+//
+//	New ──> storage engine starting ∥ stores and routes built
+//	Run ──> etcd leads ──> system objects exist ──> Ready ──> serving until ctx ends ──> etcd closed
+package apiserver

@@ -1,0 +1,292 @@
+// Package resources is the registry of the API server: a descriptor for each
+// kind, one generic strategy and one builder that makes the kind's storage and
+// its subresources from it. The apiserver package drives it once at boot. A
+// descriptor must never do I/O: what a kind needs from elsewhere is handed in.
+package resources
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/apiserver/scheme"
+	"carob/internal/apiserver/table"
+)
+
+// Validator checks the objects of one kind. The strategy has checked metadata
+// already (names by Resource.ValidateName); a Validator adds what the kind
+// itself asks for. Every field may be nil.
+type Validator struct {
+	Create       func(ctx context.Context, obj runtime.Object) field.ErrorList
+	Update       func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	// Warnings are sent to the client with a create (old is nil) or an update.
+	Warnings func(ctx context.Context, obj, old runtime.Object) []string
+}
+
+// Resource describes one served kind. Kind, Plural and the two constructors
+// (set by Of) are required; the zero value of the rest is the usual case.
+type Resource struct {
+	Kind       schema.GroupVersionKind
+	Plural     string
+	Singular   string // lower-case kind when empty
+	ShortNames []string
+	Categories []string
+	Cluster    bool // cluster-scoped
+	New, List  func() runtime.Object
+
+	// Status says that .status is owned by a /status subresource.
+	Status bool
+	// NoGeneration is for kinds whose metadata.generation is not kept (they have no desired state).
+	NoGeneration bool
+	// CreateOnUpdate lets a PUT create the object.
+	CreateOnUpdate bool
+	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
+	RequireResourceVersion bool
+	// StatusMetadata lets a write to /status change labels, annotations and so on (nodes).
+	StatusMetadata bool
+	// AlsoServed are further group versions under which the same storage is
+	// served, converted by the scheme (events.k8s.io/v1 on core events).
+	AlsoServed []schema.GroupVersion
+
+	// ValidateName checks metadata.name; DNS subdomain when nil.
+	ValidateName apivalidation.ValidateNameFunc
+	// PrepareCreate and PrepareUpdate change the object before it is validated, after
+	// status and generation have been looked after.
+	PrepareCreate       func(ctx context.Context, obj runtime.Object)
+	PrepareUpdate       func(ctx context.Context, obj, old runtime.Object)
+	PrepareStatusUpdate func(ctx context.Context, obj, old runtime.Object)
+	Validator           Validator
+
+	// Graceful, when set, may set opts.GracePeriodSeconds and reports whether the
+	// object is to be deleted gracefully (rest.RESTGracefulDeleteStrategy).
+	Graceful func(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool
+	// TTL is the life time of an object, zero for ever.
+	TTL time.Duration
+
+	// Fields are the selectable fields beside metadata.name and metadata.namespace.
+	Fields map[string]func(obj runtime.Object) string
+	// Index names the Fields by which the watch cache finds watchers quickly.
+	Index []string
+	// Indexers are further indices of the watch cache (storage.FieldIndex names).
+	Indexers *cache.Indexers
+
+	Table table.Kind
+	// Scale, when set, serves /scale.
+	Scale *Scale
+
+	// Customize may change the store before it is completed: other strategies,
+	// Begin/After hooks, Decorator.
+	Customize func(s *genericregistry.Store, base *Strategy)
+	// Subresources returns further storages keyed by path ("pods/log").
+	Subresources func(s *Store) (map[string]rest.Storage, error)
+}
+
+// Of sets the constructors of r for object type T and list type L.
+func Of[T, L any, PT interface {
+	*T
+	runtime.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](r Resource) *Resource {
+	r.New = func() runtime.Object { return PT(new(T)) }
+	r.List = func() runtime.Object { return PL(new(L)) }
+	return &r
+}
+
+// GroupResource returns the group and plural name.
+func (r *Resource) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Kind.Group, Resource: r.Plural}
+}
+
+// Store is the storage of one kind. Other storages work on it in process by its
+// embedded generic store.
+type Store struct {
+	*genericregistry.Store
+	Resource *Resource
+}
+
+var (
+	_ rest.StandardStorage    = (*Store)(nil)
+	_ rest.ShortNamesProvider = (*Store)(nil)
+	_ rest.CategoriesProvider = (*Store)(nil)
+)
+
+// ShortNames implements rest.ShortNamesProvider.
+func (s *Store) ShortNames() []string { return s.Resource.ShortNames }
+
+// Categories implements rest.CategoriesProvider.
+func (s *Store) Categories() []string { return s.Resource.Categories }
+
+// Builder makes storages. Set is the type registry (its field label functions
+// are added to while building), Options says how a kind is stored.
+type Builder struct {
+	Set     *scheme.Set
+	Options generic.RESTOptionsGetter
+}
+
+// Build makes the kind's store and, keyed by the path below the group version
+// ("pods", "pods/status"), everything that is served for it.
+func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
+	if r.Singular == "" {
+		r.Singular = strings.ToLower(r.Kind.Kind)
+	}
+	if err := b.addFieldLabels(r); err != nil {
+		return nil, nil, err
+	}
+	strategy, err := newStrategy(b.Set.Scheme, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	attrs := r.attributes()
+	s := &genericregistry.Store{
+		NewFunc: r.New, NewListFunc: r.List,
+		DefaultQualifiedResource:  r.GroupResource(),
+		SingularQualifiedResource: schema.GroupResource{Group: r.Kind.Group, Resource: r.Singular},
+		CreateStrategy:            strategy, UpdateStrategy: strategy, DeleteStrategy: strategy, ResetFieldsStrategy: strategy,
+		TableConvertor: table.NewConvertor(r.Table),
+		PredicateFunc: func(l labels.Selector, f fields.Selector) storage.SelectionPredicate {
+			return storage.SelectionPredicate{Label: l, Field: f, GetAttrs: attrs, IndexFields: r.Index}
+		},
+	}
+	if r.Graceful != nil {
+		s.DeleteStrategy = gracefulStrategy{strategy}
+	}
+	if r.TTL > 0 {
+		s.TTLFunc = func(runtime.Object, uint64, bool) (uint64, error) { return uint64(r.TTL / time.Second), nil }
+	}
+	if r.Customize != nil {
+		r.Customize(s, strategy)
+	}
+	opts := &generic.StoreOptions{RESTOptions: b.Options, AttrFunc: attrs, Indexers: r.Indexers}
+	if len(r.Index) > 0 {
+		opts.TriggerFunc = storage.IndexerFuncs{}
+		for _, f := range r.Index {
+			opts.TriggerFunc[f] = r.Fields[f]
+		}
+	}
+	if err := s.CompleteWithOptions(opts); err != nil {
+		return nil, nil, fmt.Errorf("build the storage of %v: %w", r.GroupResource(), err)
+	}
+	main := &Store{Store: s, Resource: r}
+	out := map[string]rest.Storage{r.Plural: main}
+	if r.Status {
+		out[r.Plural+"/status"] = NewSubresource(main, strategy.ForStatus())
+	}
+	if r.Scale != nil {
+		out[r.Plural+"/scale"] = &scaleStorage{store: main, scale: r.Scale}
+	}
+	if r.Subresources != nil {
+		more, err := r.Subresources(main)
+		if err != nil {
+			return nil, nil, fmt.Errorf("build the subresources of %v: %w", r.GroupResource(), err)
+		}
+		for path, st := range more {
+			out[path] = st
+		}
+	}
+	return main, out, nil
+}
+
+// attributes returns what label and field selectors are matched against.
+func (r *Resource) attributes() storage.AttrFunc {
+	names := make([]string, 0, len(r.Fields))
+	for n := range r.Fields {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, nil, err
+		}
+		f := make(fields.Set, 2+len(names))
+		f["metadata.name"] = m.GetName()
+		if !r.Cluster {
+			f["metadata.namespace"] = m.GetNamespace()
+		}
+		for _, n := range names {
+			f[n] = r.Fields[n](obj)
+		}
+		return m.GetLabels(), f, nil
+	}
+}
+
+func (b *Builder) addFieldLabels(r *Resource) error {
+	err := b.Set.Scheme.AddFieldLabelConversionFunc(r.Kind, func(label, value string) (string, string, error) {
+		if _, ok := r.Fields[label]; ok || label == "metadata.name" || label == "metadata.namespace" && !r.Cluster {
+			return label, value, nil
+		}
+		return "", "", fmt.Errorf("field label not supported: %s", label)
+	})
+	if err != nil {
+		return fmt.Errorf("register the field labels of %v: %w", r.Kind, err)
+	}
+	return nil
+}
+
+// Subresource serves get, update and patch of a part of the object ("/status").
+type Subresource struct{ store *genericregistry.Store }
+
+// UpdateStrategy is a strategy that also says which fields it resets.
+type UpdateStrategy interface {
+	rest.RESTUpdateStrategy
+	rest.ResetFieldsStrategy
+}
+
+// NewSubresource returns a view of s that updates by strategy.
+func NewSubresource(s *Store, strategy UpdateStrategy) *Subresource {
+	view := *s.Store
+	view.UpdateStrategy, view.ResetFieldsStrategy = strategy, strategy
+	return &Subresource{store: &view}
+}
+
+var (
+	_ rest.Patcher        = (*Subresource)(nil)
+	_ rest.TableConvertor = (*Subresource)(nil)
+)
+
+// New implements rest.Storage.
+func (s *Subresource) New() runtime.Object { return s.store.New() }
+
+// Destroy implements rest.Storage; the main storage owns the resources.
+func (s *Subresource) Destroy() {}
+
+// Get implements rest.Getter.
+func (s *Subresource) Get(ctx context.Context, name string, opts *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, opts)
+}
+
+// Update implements rest.Updater; a subresource never creates.
+func (s *Subresource) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return s.store.Update(ctx, name, obj, create, update, false, opts)
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s *Subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.store.GetResetFields()
+}
+
+// ConvertToTable implements rest.TableConvertor.
+func (s *Subresource) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return s.store.ConvertToTable(ctx, obj, options)
+}

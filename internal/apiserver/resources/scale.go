@@ -1,0 +1,93 @@
+package resources
+
+import (
+	"context"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// Scale says where a workload keeps its replica counts.
+type Scale struct {
+	// Get returns wanted and observed replicas and the pods' label selector in string form.
+	Get func(obj runtime.Object) (spec, status int32, selector string)
+	// Set writes the wanted replicas into obj.
+	Set func(obj runtime.Object, replicas int32)
+}
+
+// scaleStorage serves autoscaling/v1 Scale as a view of a workload.
+type scaleStorage struct {
+	store *Store
+	scale *Scale
+}
+
+var (
+	_ rest.Patcher                  = (*scaleStorage)(nil)
+	_ rest.GroupVersionKindProvider = (*scaleStorage)(nil)
+)
+
+func (s *scaleStorage) New() runtime.Object { return &autoscalingv1.Scale{} }
+func (s *scaleStorage) Destroy()            {}
+
+func (s *scaleStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+}
+
+func (s *scaleStorage) Get(ctx context.Context, name string, opts *metav1.GetOptions) (runtime.Object, error) {
+	obj, err := s.store.Get(ctx, name, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.view(obj), nil
+}
+
+func (s *scaleStorage) view(obj runtime.Object) *autoscalingv1.Scale {
+	m := objectMeta(obj)
+	spec, status, selector := s.scale.Get(obj)
+	return &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
+			CreationTimestamp: m.GetCreationTimestamp()},
+		Spec:   autoscalingv1.ScaleSpec{Replicas: spec},
+		Status: autoscalingv1.ScaleStatus{Replicas: status, Selector: selector},
+	}
+}
+
+func (s *scaleStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	transform := func(ctx context.Context, _, old runtime.Object) (runtime.Object, error) {
+		before := s.view(old)
+		changed, err := info.UpdatedObject(ctx, before)
+		if err != nil {
+			return nil, err
+		}
+		scale, ok := changed.(*autoscalingv1.Scale)
+		if !ok {
+			return nil, apierrors.NewBadRequest("expected a Scale object")
+		}
+		if scale.Spec.Replicas < 0 {
+			return nil, apierrors.NewInvalid(s.GroupVersionKind(schema.GroupVersion{}).GroupKind(), name, invalidReplicas(scale.Spec.Replicas))
+		}
+		if update != nil {
+			if err := update(ctx, scale, before); err != nil {
+				return nil, err
+			}
+		}
+		obj := old.DeepCopyObject()
+		s.scale.Set(obj, scale.Spec.Replicas)
+		if scale.ResourceVersion != "" {
+			objectMeta(obj).SetResourceVersion(scale.ResourceVersion)
+		}
+		return obj, nil
+	}
+	// Validation of the Scale has run in transform; the workload itself was
+	// admitted before, so only its strategy looks at it again.
+	obj, _, err := s.store.Update(ctx, name, rest.DefaultUpdatedObjectInfo(nil, transform), create, nil, false, opts)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.view(obj), false, nil
+}

@@ -1,0 +1,224 @@
+package resources
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Strategy is the create, update and delete strategy of every kind, steered by
+// its Resource. Kinds with their own rules embed it and override methods.
+type Strategy struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	resource *Resource
+	// Field positions in the Go struct, -1 when the kind has no such field:
+	// looked up once, because FieldByName on each write is not free.
+	meta, spec, status int
+	reset              map[fieldpath.APIVersion]*fieldpath.Set
+}
+
+var (
+	_ rest.RESTCreateStrategy         = (*Strategy)(nil)
+	_ rest.RESTUpdateStrategy         = (*Strategy)(nil)
+	_ rest.RESTDeleteStrategy         = (*Strategy)(nil)
+	_ rest.ResetFieldsStrategy        = (*Strategy)(nil)
+	_ UpdateStrategy                  = (*StatusStrategy)(nil)
+	_ rest.RESTGracefulDeleteStrategy = gracefulStrategy{}
+)
+
+func newStrategy(typer runtime.ObjectTyper, r *Resource) (*Strategy, error) {
+	t := reflect.TypeOf(r.New()).Elem()
+	s := &Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, resource: r,
+		meta: fieldIndex(t, "ObjectMeta"), spec: fieldIndex(t, "Spec"), status: fieldIndex(t, "Status")}
+	if s.meta < 0 || r.Status && s.status < 0 {
+		return nil, fmt.Errorf("%v has not the fields its descriptor says", r.Kind)
+	}
+	if r.Status {
+		s.reset = resetFields(r, "status")
+	}
+	return s, nil
+}
+
+func fieldIndex(t reflect.Type, name string) int {
+	if f, ok := t.FieldByName(name); ok && len(f.Index) == 1 {
+		return f.Index[0]
+	}
+	return -1
+}
+
+func resetFields(r *Resource, field string) map[fieldpath.APIVersion]*fieldpath.Set {
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(r.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie(field)),
+	}
+}
+
+// NamespaceScoped implements rest.RESTCreateStrategy.
+func (s *Strategy) NamespaceScoped() bool { return !s.resource.Cluster }
+
+// AllowCreateOnUpdate implements rest.RESTUpdateStrategy.
+func (s *Strategy) AllowCreateOnUpdate(context.Context) bool { return s.resource.CreateOnUpdate }
+
+// AllowUnconditionalUpdate implements rest.RESTUpdateStrategy.
+func (s *Strategy) AllowUnconditionalUpdate(context.Context) bool {
+	return !s.resource.RequireResourceVersion
+}
+
+// Canonicalize implements rest.RESTCreateStrategy.
+func (s *Strategy) Canonicalize(runtime.Object) {}
+
+// PrepareForCreate clears what a client may not set and starts the generation at 1.
+func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.resource.Status {
+		reflect.ValueOf(obj).Elem().Field(s.status).SetZero()
+	}
+	if !s.resource.NoGeneration {
+		objectMeta(obj).SetGeneration(1)
+	}
+	if s.resource.PrepareCreate != nil {
+		s.resource.PrepareCreate(ctx, obj)
+	}
+}
+
+// PrepareForUpdate keeps the old status and counts the generation up when the
+// desired state differs.
+func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	o, p := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	if s.resource.Status {
+		o.Field(s.status).Set(p.Field(s.status))
+	}
+	if s.resource.PrepareUpdate != nil {
+		s.resource.PrepareUpdate(ctx, obj, old)
+	}
+	if s.resource.NoGeneration {
+		return
+	}
+	m, om := objectMeta(obj), objectMeta(old)
+	m.SetGeneration(om.GetGeneration())
+	if s.spec >= 0 && !equality.Semantic.DeepEqual(o.Field(s.spec).Addr().Interface(), p.Field(s.spec).Addr().Interface()) {
+		m.SetGeneration(om.GetGeneration() + 1)
+	}
+}
+
+// Validate implements rest.RESTCreateStrategy: metadata, then the kind.
+func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	name := s.resource.ValidateName
+	if name == nil {
+		name = apivalidation.NameIsDNSSubdomain
+	}
+	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.resource.Cluster, name, field.NewPath("metadata"))
+	if s.resource.Validator.Create != nil {
+		errs = append(errs, s.resource.Validator.Create(ctx, obj)...)
+	}
+	return errs
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s *Strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(objectMeta(obj), objectMeta(old), field.NewPath("metadata"))
+	if s.resource.Validator.Update != nil {
+		errs = append(errs, s.resource.Validator.Update(ctx, obj, old)...)
+	}
+	return errs
+}
+
+// WarningsOnCreate implements rest.RESTCreateStrategy.
+func (s *Strategy) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.resource.Validator.Warnings == nil {
+		return nil
+	}
+	return s.resource.Validator.Warnings(ctx, obj, nil)
+}
+
+// WarningsOnUpdate implements rest.RESTUpdateStrategy.
+func (s *Strategy) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	if s.resource.Validator.Warnings == nil {
+		return nil
+	}
+	return s.resource.Validator.Warnings(ctx, obj, old)
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s *Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set { return s.reset }
+
+type gracefulStrategy struct{ *Strategy }
+
+func (g gracefulStrategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool {
+	return g.resource.Graceful(ctx, obj, opts)
+}
+
+// StatusStrategy updates .status and leaves everything else as it is.
+type StatusStrategy struct{ *Strategy }
+
+// ForStatus returns the strategy of the kind's /status subresource.
+func (s *Strategy) ForStatus() *StatusStrategy {
+	c := *s
+	c.reset = nil
+	if c.spec >= 0 {
+		c.reset = resetFields(s.resource, "spec")
+	}
+	return &StatusStrategy{&c}
+}
+
+// AllowCreateOnUpdate implements rest.RESTUpdateStrategy.
+func (s *StatusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
+
+// PrepareForUpdate takes all but the status, the resource version and the
+// field owners from old; where StatusMetadata is set, metadata too is the client's.
+func (s *StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	o, p := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	m, om := objectMeta(obj), objectMeta(old)
+	if s.resource.StatusMetadata {
+		m.SetDeletionTimestamp(om.GetDeletionTimestamp())
+		m.SetDeletionGracePeriodSeconds(om.GetDeletionGracePeriodSeconds())
+		m.SetGeneration(om.GetGeneration())
+	} else {
+		managed, version := m.GetManagedFields(), m.GetResourceVersion()
+		o.Field(s.meta).Set(p.Field(s.meta))
+		m.SetManagedFields(managed)
+		m.SetResourceVersion(version)
+	}
+	for i := range o.NumField() {
+		// Field 0 is TypeMeta in every kind; kinds keep their payload in spec and others.
+		if i != s.meta && i != s.status && o.Type().Field(i).Name != "TypeMeta" {
+			o.Field(i).Set(p.Field(i))
+		}
+	}
+	if s.resource.PrepareStatusUpdate != nil {
+		s.resource.PrepareStatusUpdate(ctx, obj, old)
+	}
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s *StatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(objectMeta(obj), objectMeta(old), field.NewPath("metadata"))
+	if s.resource.Validator.StatusUpdate != nil {
+		errs = append(errs, s.resource.Validator.StatusUpdate(ctx, obj, old)...)
+	}
+	return errs
+}
+
+// WarningsOnUpdate implements rest.RESTUpdateStrategy.
+func (s *StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+// objectMeta returns the metadata of an object of a registered kind, which
+// newStrategy has seen to exist.
+func objectMeta(obj runtime.Object) metav1.Object {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		panic(fmt.Sprintf("resources: %T has no metadata: %v", obj, err))
+	}
+	return m
+}

@@ -1,0 +1,370 @@
+// Package pki makes and keeps a cluster's keys and certificates: the authority,
+// what the API server, the node agent and the administrator show, and the key
+// that signs service-account tokens. The composition root drives it at start.
+// Everything is P-256. It must never hand out the authority's key or write a
+// private key readable by others.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"carob/internal/base/atomicfile"
+	"carob/internal/base/errkind"
+)
+
+const (
+	caLife   = 10 * 365 * 24 * time.Hour
+	leafLife = 365 * 24 * time.Hour
+	// A leaf is made again when less than renewBefore of its life is left, so
+	// that a server started today serves for months.
+	renewBefore = 60 * 24 * time.Hour
+	// Clocks of clients may be behind ours.
+	backdate = time.Hour
+)
+
+// Config says whom the certificates are for.
+type Config struct {
+	// Dir holds the files; it is made with mode 0700.
+	Dir string
+	// Hosts are names and IP addresses under which the API server is reached,
+	// beside localhost, the loopback addresses and the names of the kubernetes Service.
+	Hosts []string
+	// ServiceIP is the address of the kubernetes Service, the first of the range.
+	ServiceIP net.IP
+	// NodeName and NodeHosts name the local node agent and where it is reached.
+	NodeName  string
+	NodeHosts []string
+}
+
+// KeyPair is a certificate with its private key.
+type KeyPair struct {
+	CertPEM, KeyPEM []byte
+	// TLS is the same pair, parsed, with Leaf set.
+	TLS tls.Certificate
+}
+
+// PKI is the loaded or freshly made set. It is read only.
+type PKI struct {
+	CAPEM []byte
+	CA    *x509.Certificate
+	// Pool holds CA alone.
+	Pool *x509.CertPool
+
+	// Serving is the API server's certificate.
+	Serving KeyPair
+	// Admin authenticates the administrator (system:masters).
+	Admin KeyPair
+	// NodeClient authenticates the local node agent to the API server
+	// (system:node:NAME in system:nodes); NodeServing is what its own server shows.
+	NodeClient, NodeServing KeyPair
+	// APIServerClient authenticates the API server to node agents
+	// (CN APIServerClientName).
+	APIServerClient KeyPair
+	// ServiceAccountKey signs service-account tokens (ES256).
+	ServiceAccountKey *ecdsa.PrivateKey
+
+	caKey *ecdsa.PrivateKey
+}
+
+// Identities in certificates.
+const (
+	// AdminName is the common name of the administrator's certificate.
+	AdminName = "kubernetes-admin"
+	// APIServerClientName is the common name of the certificate that the API
+	// server shows to node agents; an agent lets nobody else in.
+	APIServerClientName = "kube-apiserver-kubelet-client"
+	mastersGroup        = "system:masters"
+	nodesGroup          = "system:nodes"
+)
+
+// Open loads the set from cfg.Dir and makes what is missing, damaged, about to
+// expire at now or made for other names. The authority and the token key are
+// never replaced silently: if one is damaged, Open fails with errkind.Corrupt.
+func Open(cfg Config, now time.Time) (*PKI, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the key directory: %w", err)
+	}
+	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("protect the key directory: %w", err)
+	}
+	p := &PKI{Pool: x509.NewCertPool()}
+	if err := p.openCA(cfg.Dir, now); err != nil {
+		return nil, err
+	}
+	p.Pool.AddCert(p.CA)
+	var err error
+	if p.ServiceAccountKey, err = openKey(filepath.Join(cfg.Dir, "sa.key")); err != nil {
+		return nil, err
+	}
+	server := slices.Concat([]string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local"}, ipString(cfg.ServiceIP), cfg.Hosts)
+	node := slices.Concat([]string{"localhost", "127.0.0.1", "::1", cfg.NodeName}, cfg.NodeHosts)
+	for _, leaf := range []struct {
+		file string
+		to   *KeyPair
+		Request
+	}{
+		{"apiserver", &p.Serving, Request{CommonName: "kube-apiserver", Hosts: server, Server: true}},
+		{"admin", &p.Admin, Request{CommonName: AdminName, Organizations: []string{mastersGroup}}},
+		{"apiserver-kubelet-client", &p.APIServerClient, Request{CommonName: APIServerClientName, Organizations: []string{mastersGroup}}},
+		{"node-client", &p.NodeClient, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}}},
+		{"node-serving", &p.NodeServing, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}, Hosts: node, Server: true}},
+	} {
+		if *leaf.to, err = p.openLeaf(filepath.Join(cfg.Dir, leaf.file), leaf.Request, now); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func ipString(ip net.IP) []string {
+	if ip == nil {
+		return nil
+	}
+	return []string{ip.String()}
+}
+
+// Request says what a certificate shall state.
+type Request struct {
+	CommonName    string
+	Organizations []string
+	// Hosts are DNS names and IP addresses of a server certificate.
+	Hosts []string
+	// Server makes a certificate for a server, else it is for a client.
+	Server bool
+	// Life is how long it is valid; a year when zero.
+	Life time.Duration
+}
+
+// Issue makes a new key and a certificate for it, valid from now.
+func (p *PKI) Issue(r Request, now time.Time) (KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("make a key for %s: %w", r.CommonName, err)
+	}
+	t, err := template(r.CommonName, now, r.Life)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	t.Subject.Organization = r.Organizations
+	t.KeyUsage = x509.KeyUsageDigitalSignature
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if r.Server {
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	}
+	t.DNSNames, t.IPAddresses = hosts(r.Hosts)
+	der, err := x509.CreateCertificate(rand.Reader, t, p.CA, &key.PublicKey, p.caKey)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("sign the certificate of %s: %w", r.CommonName, err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	return newKeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM)
+}
+
+func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126))
+	if err != nil {
+		return nil, fmt.Errorf("draw a serial number: %w", err)
+	}
+	if life == 0 {
+		life = leafLife
+	}
+	return &x509.Certificate{SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: cn},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(life), BasicConstraintsValid: true}, nil
+}
+
+// hosts splits, sorts and dedups names and addresses.
+func hosts(in []string) (dns []string, ips []net.IP) {
+	in = slices.Clone(in)
+	slices.Sort(in)
+	for _, h := range slices.Compact(in) {
+		if ip := net.ParseIP(h); ip != nil {
+			ips = append(ips, ip)
+		} else if h != "" {
+			dns = append(dns, h)
+		}
+	}
+	return dns, ips
+}
+
+func (p *PKI) openCA(dir string, now time.Time) error {
+	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	pair, err := readPair(certFile, keyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// The certificate is written last: without it, whatever else is there is of no use.
+		return p.makeCA(certFile, keyFile, now)
+	case err != nil:
+		return errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %w", err)
+	}
+	key, ok := pair.TLS.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok || !pair.TLS.Leaf.IsCA {
+		return errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %s is not an ECDSA authority", certFile)
+	}
+	if now.After(pair.TLS.Leaf.NotAfter) {
+		return errkind.Errorf(errkind.Invalid, "the cluster's certificate authority expired on %s; remove %s to make a new one (clients need a new kubeconfig)",
+			pair.TLS.Leaf.NotAfter.Format(time.DateOnly), dir)
+	}
+	p.CA, p.CAPEM, p.caKey = pair.TLS.Leaf, pair.CertPEM, key
+	return nil
+}
+
+func (p *PKI) makeCA(certFile, keyFile string, now time.Time) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make the authority's key: %w", err)
+	}
+	t, err := template("carob-ca", now, caLife)
+	if err != nil {
+		return err
+	}
+	t.IsCA = true
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return fmt.Errorf("sign the authority's certificate: %w", err)
+	}
+	if p.CA, err = x509.ParseCertificate(der); err != nil {
+		return fmt.Errorf("parse the authority's certificate: %w", err)
+	}
+	p.caKey, p.CAPEM = key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(keyFile, keyPEM, 0o600); err != nil {
+		return err
+	}
+	return atomicfile.Write(certFile, p.CAPEM, 0o600)
+}
+
+// openLeaf returns the pair in base.crt and base.key, made new unless it fits r.
+func (p *PKI) openLeaf(base string, r Request, now time.Time) (KeyPair, error) {
+	pair, err := readPair(base+".crt", base+".key")
+	if err == nil && p.fits(pair.TLS.Leaf, r, now) {
+		return pair, nil
+	}
+	if pair, err = p.Issue(r, now); err != nil {
+		return KeyPair{}, err
+	}
+	// A pair torn by a crash does not parse and is made again: no need to wait for the disk.
+	if err := atomicfile.WriteUnsynced(base+".key", pair.KeyPEM, 0o600); err != nil {
+		return KeyPair{}, err
+	}
+	return pair, atomicfile.WriteUnsynced(base+".crt", pair.CertPEM, 0o600)
+}
+
+func (p *PKI) fits(c *x509.Certificate, r Request, now time.Time) bool {
+	dns, ips := hosts(r.Hosts)
+	return c.CheckSignatureFrom(p.CA) == nil && now.After(c.NotBefore) && now.Add(renewBefore).Before(c.NotAfter) &&
+		c.Subject.CommonName == r.CommonName && slices.Equal(c.Subject.Organization, r.Organizations) &&
+		slices.Equal(c.DNSNames, dns) && slices.EqualFunc(c.IPAddresses, ips, net.IP.Equal)
+}
+
+func readPair(certFile, keyFile string) (KeyPair, error) {
+	cert, err := os.ReadFile(certFile)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	key, err := os.ReadFile(keyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return KeyPair{}, fmt.Errorf("%s is there, %s is not", certFile, keyFile)
+	}
+	if err != nil {
+		return KeyPair{}, err
+	}
+	pair, err := newKeyPair(cert, key)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("%s: %w", certFile, err)
+	}
+	return pair, nil
+}
+
+func newKeyPair(cert, key []byte) (KeyPair, error) {
+	t, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	return KeyPair{CertPEM: cert, KeyPEM: key, TLS: t}, nil
+}
+
+func openKey(file string) (*ecdsa.PrivateKey, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("make the token key: %w", err)
+		}
+		keyPEM, err := encodeKey(key)
+		if err != nil {
+			return nil, err
+		}
+		return key, atomicfile.Write(file, keyPEM, 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the token key: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return nil, errkind.Errorf(errkind.Corrupt, "read the token key: %s holds no key", file)
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Corrupt, "read the token key: %s: %w", file, err)
+	}
+	return key, nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode a key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+// Kubeconfig returns a kubeconfig file with one cluster, user and context.
+// server is the URL; the context is current and has the given name.
+func Kubeconfig(name, server string, caPEM []byte, user KeyPair) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: v1
+kind: Config
+current-context: %[1]q
+clusters:
+- name: %[1]q
+  cluster:
+    server: %[2]q
+    certificate-authority-data: %[3]s
+users:
+- name: %[4]q
+  user:
+    client-certificate-data: %[5]s
+    client-key-data: %[6]s
+contexts:
+- name: %[1]q
+  context:
+    cluster: %[1]q
+    user: %[4]q
+`, name, server, base64.StdEncoding.EncodeToString(caPEM), name+"-"+user.TLS.Leaf.Subject.CommonName, base64.StdEncoding.EncodeToString(user.CertPEM), base64.StdEncoding.EncodeToString(user.KeyPEM))
+	return []byte(b.String())
+}
