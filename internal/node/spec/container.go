@@ -1,47 +1,92 @@
 package spec
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/resources"
 )
 
-// Resolver is a parsed resolv.conf.
-type Resolver struct{ Nameservers, Searches, Options []string }
-
-// ParseResolver reads a resolv.conf.
-func ParseResolver(text []byte) Resolver { panic("unfinished") }
-
-// Find returns the container of that name of whatever kind (regular, init or
-// ephemeral) and the field path for its events, or nil.
-func Find(pod *corev1.Pod, name string) (c *corev1.Container, fieldPath string) { panic("unfinished") }
-
-// Hash of name and image decides whether a container's definition changed (L3.66).
-func Hash(c *corev1.Container) string { panic("unfinished") }
-
-// Assemble fetches what the container refers to, has its files made and builds
-// the request. Every error but a context's is a CreateContainerConfigError (L3.89).
-func Assemble(ctx context.Context, in ContainerInput, f Fetcher, d Disk) (*cri.ContainerConfig, error) {
-	panic("unfinished")
+// ContainerConfig builds the request for one instance of a container
+// (L3.130–138, L3.160–164). Its errors are those of a CreateContainerConfigError.
+func ContainerConfig(in ContainerInput) (*cri.ContainerConfig, error) {
+	env, err := buildEnvironment(&in)
+	if err != nil {
+		return nil, err
+	}
+	return containerConfig(&in, env)
 }
 
-// ContainerConfig builds the request for one instance of a container.
-func ContainerConfig(in ContainerInput) (*cri.ContainerConfig, error) { panic("unfinished") }
-
-// Restored is what the labels and annotations of a container in the runtime tell (L3.164).
-type Restored struct {
-	PodName, PodNamespace, PodUID, Name string
-	RestartCount                        int
-	Hash                                string
-	TerminationMessagePath              string
-	TerminationMessagePolicy            corev1.TerminationMessagePolicy
-	PreStop                             *corev1.Lifecycle
-	DeletionGrace, TerminationGrace     *int64 // seconds
+func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig, error) {
+	c := in.Container
+	security, err := containerSecurity(in)
+	if err != nil {
+		return nil, err
+	}
+	annotations, err := containerAnnotations(in.Pod, c, in.Attempt)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := mounts(in, env)
+	if err != nil {
+		return nil, err
+	}
+	return &cri.ContainerConfig{
+		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(in.Attempt)},
+		Image:       &cri.ImageSpec{Image: in.Image.Ref, UserSpecifiedImage: c.Image},
+		Command:     expandAll(c.Command, env),
+		Args:        expandAll(c.Args, env),
+		WorkingDir:  c.WorkingDir,
+		Envs:        env.keyValues(),
+		Mounts:      mounts,
+		Labels:      containerLabels(in.Pod, c),
+		Annotations: annotations,
+		LogPath:     ContainerLog(c.Name, in.Attempt),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux: &cri.LinuxContainerConfig{
+			Resources:       ContainerResources(in.Pod, c, in.Node),
+			SecurityContext: security,
+		},
+	}, nil
 }
 
-// Restore reads labels and annotations that ContainerConfig wrote.
-func Restore(labels, annotations map[string]string) Restored { panic("unfinished") }
+func expandAll(words []string, env *environment) []string {
+	if words == nil {
+		return nil
+	}
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i], _ = expand(w, env.get)
+	}
+	return out
+}
 
-// PodLogDir is the log directory of a pod below the log root (L3.155).
-func PodLogDir(root string, pod *corev1.Pod) string { panic("unfinished") }
+// ContainerResources are the limits of a container (L3.116–119), at its start and for a resize.
+func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.LinuxContainerResources {
+	cg := resources.ContainerCgroup(pod, c)
+	r := &cri.LinuxContainerResources{
+		CpuPeriod:          resources.CPUPeriod,
+		CpuQuota:           cg.CPUQuota,
+		CpuShares:          int64(cg.CPUShares),
+		MemoryLimitInBytes: cg.Memory,
+		OomScoreAdj:        resources.OOMScoreAdj(pod, c, node.Capacity.Memory().Value()),
+	}
+	for _, h := range cg.HugePages {
+		r.HugepageLimits = append(r.HugepageLimits, &cri.HugepageLimit{PageSize: pageSize(h.Size), Limit: uint64(h.Limit)})
+	}
+	if node.CgroupV2 {
+		r.Unified = map[string]string{"memory.oom.group": "1"} // L3.117k
+		r.MemorySwapLimitInBytes = cg.Memory                   // as much as memory: no swap (L3.117l)
+	}
+	return r
+}
+
+// pageSize spells a page size as cgroups do: 2MB for 2Mi.
+func pageSize(size string) string {
+	if n := len(size); n > 1 && size[n-1] == 'i' {
+		return size[:n-1] + "B"
+	}
+	return size
+}

@@ -1,0 +1,155 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Limits of a resolv.conf (L3.147).
+const (
+	maxNameservers = 3
+	maxSearches    = 32
+	maxSearchChars = 2048
+)
+
+// Resolver is a parsed resolv.conf.
+type Resolver struct{ Nameservers, Searches, Options []string }
+
+// ParseResolver reads a resolv.conf; lines that say nothing to us are skipped.
+// The last search line and the last options line count.
+func ParseResolver(text []byte) Resolver {
+	var r Resolver
+	for line := range strings.Lines(string(text)) {
+		if i := strings.IndexAny(line, "#;"); i >= 0 {
+			line = line[:i]
+		}
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		switch fields[0] {
+		case "nameserver":
+			if len(fields) > 1 {
+				r.Nameservers = append(r.Nameservers, fields[1])
+			}
+		case "search":
+			r.Searches = r.Searches[:0]
+			for _, s := range fields[1:] {
+				if s != "." {
+					s = strings.TrimSuffix(s, ".")
+				}
+				r.Searches = append(r.Searches, s)
+			}
+		case "options":
+			r.Options = appendOptions(nil, fields[1:]...)
+		}
+	}
+	return r
+}
+
+// dnsConfig is the resolver of a pod (L3.146) within the limits (L3.147).
+func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning) {
+	var warnings []Warning
+	policy := pod.Spec.DNSPolicy
+	if policy == "" {
+		policy = corev1.DNSClusterFirst
+	}
+	clusterFirst := policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork
+	if clusterFirst && len(node.ClusterDNS) == 0 {
+		warnings = append(warnings, Warning{
+			Reason: "MissingClusterDNS",
+			Message: fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+				podRef(pod), policy, corev1.DNSDefault),
+		})
+		clusterFirst = false
+	}
+	var dns cri.DNSConfig
+	switch {
+	case clusterFirst:
+		dns.Servers = slices.Clone(node.ClusterDNS)
+		if d := node.ClusterDomain; d != "" {
+			dns.Searches = []string{pod.Namespace + ".svc." + d, "svc." + d, d}
+		}
+		dns.Searches = appendNew(dns.Searches, node.Resolver.Searches...)
+		dns.Options = []string{"ndots:5"}
+	case policy != corev1.DNSNone:
+		dns.Servers = slices.Clone(node.Resolver.Nameservers)
+		dns.Searches = slices.Clone(node.Resolver.Searches)
+		dns.Options = slices.Clone(node.Resolver.Options)
+	}
+	if c := pod.Spec.DNSConfig; c != nil {
+		dns.Servers = appendNew(dns.Servers, c.Nameservers...)
+		dns.Searches = appendNew(dns.Searches, c.Searches...)
+		for _, o := range c.Options {
+			text := o.Name
+			if o.Value != nil && *o.Value != "" {
+				text += ":" + *o.Value
+			}
+			dns.Options = appendOptions(dns.Options, text)
+		}
+	}
+	return &dns, append(warnings, limitDNS(&dns)...)
+}
+
+func limitDNS(dns *cri.DNSConfig) []Warning {
+	var warnings []Warning
+	if len(dns.Servers) > maxNameservers {
+		dns.Servers = dns.Servers[:maxNameservers]
+		warnings = append(warnings, Warning{
+			Reason: "DNSConfigForming",
+			Message: "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
+				strings.Join(dns.Servers, " "),
+		})
+	}
+	kept, chars := 0, 0
+	for kept < len(dns.Searches) && kept < maxSearches {
+		chars += len(dns.Searches[kept])
+		if kept > 0 {
+			chars++ // the blank before it
+		}
+		if chars > maxSearchChars {
+			break
+		}
+		kept++
+	}
+	if kept < len(dns.Searches) {
+		dns.Searches = dns.Searches[:kept]
+		warnings = append(warnings, Warning{
+			Reason: "DNSConfigForming",
+			Message: "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+				strings.Join(dns.Searches, " "),
+		})
+	}
+	return warnings
+}
+
+// appendNew appends what list does not have yet.
+func appendNew(list []string, more ...string) []string {
+	for _, s := range more {
+		if !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// appendOptions appends resolver options; one with a known name takes the place of the older.
+func appendOptions(list []string, more ...string) []string {
+	for _, o := range more {
+		name, _, _ := strings.Cut(o, ":")
+		i := slices.IndexFunc(list, func(old string) bool {
+			oldName, _, _ := strings.Cut(old, ":")
+			return oldName == name
+		})
+		if i < 0 {
+			list = append(list, o)
+		} else {
+			list[i] = o
+		}
+	}
+	return list
+}

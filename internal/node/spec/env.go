@@ -1,0 +1,188 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+type envVar struct{ name, value string }
+
+// environment is a set of variables in the order in which they were first set.
+type environment struct {
+	list  []envVar
+	index map[string]int
+}
+
+func (e *environment) set(name, value string) {
+	if i, ok := e.index[name]; ok {
+		e.list[i].value = value
+		return
+	}
+	if e.index == nil {
+		e.index = make(map[string]int)
+	}
+	e.index[name] = len(e.list)
+	e.list = append(e.list, envVar{name, value})
+}
+
+func (e *environment) get(name string) (string, bool) {
+	i, ok := e.index[name]
+	if !ok {
+		return "", false
+	}
+	return e.list[i].value, true
+}
+
+func (e *environment) keyValues() []*cri.KeyValue {
+	kvs := make([]*cri.KeyValue, len(e.list))
+	for i, v := range e.list {
+		kvs[i] = &cri.KeyValue{Key: v.name, Value: []byte(v.value)}
+	}
+	return kvs
+}
+
+// buildEnvironment assembles the variables of a container: services, then
+// envFrom, then env; later wins (L3.130).
+func buildEnvironment(in *ContainerInput) (*environment, error) {
+	var env environment
+	for _, v := range serviceEnv(in.Pod, in.Sources.Services) {
+		env.set(v.name, v.value)
+	}
+	for i := range in.Container.EnvFrom {
+		if err := env.addFrom(in, &in.Container.EnvFrom[i]); err != nil {
+			return nil, err
+		}
+	}
+	for i := range in.Container.Env {
+		v := &in.Container.Env[i]
+		if v.ValueFrom != nil {
+			value, ok, err := valueFrom(in, v.ValueFrom)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				env.set(v.Name, value)
+			}
+			continue
+		}
+		value, _ := expand(v.Value, env.get)
+		env.set(v.Name, value)
+	}
+	return &env, nil
+}
+
+// addFrom adds all keys of a config map or secret (L3.130).
+func (e *environment) addFrom(in *ContainerInput, from *corev1.EnvFromSource) error {
+	if ref := from.ConfigMapRef; ref != nil {
+		cm, err := configMap(in, ref.Name, ref.Optional)
+		if err != nil || cm == nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
+			e.set(from.Prefix+key, cm.Data[key])
+		}
+	}
+	if ref := from.SecretRef; ref != nil {
+		s, err := secret(in, ref.Name, ref.Optional)
+		if err != nil || s == nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+			e.set(from.Prefix+key, string(s.Data[key]))
+		}
+	}
+	return nil
+}
+
+// valueFrom answers the value of one variable; ok is false for an optional one that is missing (L3.133–136).
+func valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (value string, ok bool, err error) {
+	switch {
+	case from.FieldRef != nil:
+		value, err = Field(in.Pod, in.Node, in.PodIPs, from.FieldRef.FieldPath)
+		return value, err == nil, err
+
+	case from.ResourceFieldRef != nil:
+		value, err = ResourceField(in.Pod, in.Container, in.Node, from.ResourceFieldRef)
+		return value, err == nil, err
+
+	case from.ConfigMapKeyRef != nil:
+		ref := from.ConfigMapKeyRef
+		cm, err := configMap(in, ref.Name, ref.Optional)
+		if err != nil || cm == nil {
+			return "", false, err
+		}
+		value, ok = cm.Data[ref.Key]
+		if !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+		}
+		return value, ok, nil
+
+	case from.SecretKeyRef != nil:
+		ref := from.SecretKeyRef
+		s, err := secret(in, ref.Name, ref.Optional)
+		if err != nil || s == nil {
+			return "", false, err
+		}
+		data, ok := s.Data[ref.Key]
+		if !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+		}
+		return string(data), ok, nil
+
+	case from.FileKeyRef != nil:
+		return fileKey(in, from.FileKeyRef)
+	}
+	return "", false, nil
+}
+
+func fileKey(in *ContainerInput, ref *corev1.FileKeySelector) (value string, ok bool, err error) {
+	if _, ok := in.Files.Volumes[ref.VolumeName]; !ok {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", ref.VolumeName)
+	}
+	text, ok := in.Sources.EnvFiles[EnvFile{ref.VolumeName, ref.Path}]
+	if !ok {
+		return "", false, errEnvFile
+	}
+	value, ok, err = lookupEnvFile(string(text), ref.Key)
+	switch {
+	case err != nil:
+		return "", false, err
+	case ok && value != "":
+		return value, true, nil
+	case isTrue(ref.Optional):
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("environment variable key %q not found in file %q", ref.Key, ref.Path)
+}
+
+// configMap answers nil for an optional one that is missing.
+func configMap(in *ContainerInput, name string, optional *bool) (*corev1.ConfigMap, error) {
+	if cm := in.Sources.ConfigMaps[name]; cm != nil {
+		return cm, nil
+	}
+	if isTrue(optional) {
+		return nil, nil
+	}
+	return nil, &NotFoundError{Kind: "configmap", Name: name}
+}
+
+func secret(in *ContainerInput, name string, optional *bool) (*corev1.Secret, error) {
+	if s := in.Sources.Secrets[name]; s != nil {
+		return s, nil
+	}
+	if isTrue(optional) {
+		return nil, nil
+	}
+	return nil, &NotFoundError{Kind: "secret", Name: name}
+}
+
+// NotFoundError says that a pod refers to an object that does not exist (L3.134, L10.29).
+type NotFoundError struct{ Kind, Name string }
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("%s %q not found", e.Kind, e.Name) }
+
+func isTrue(b *bool) bool { return b != nil && *b }

@@ -1,0 +1,129 @@
+package spec
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const hostsPath = "/etc/hosts"
+
+// subPath is the expanded path inside the volume that a mount wants; empty for the whole volume (L3.138).
+func subPath(m *corev1.VolumeMount, env *environment) (string, error) {
+	p := m.SubPath
+	if m.SubPathExpr != "" {
+		var missing []string
+		if p, missing = expand(m.SubPathExpr, env.get); len(missing) > 0 {
+			return "", fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
+		}
+	}
+	switch {
+	case p == "":
+		return "", nil
+	case path.IsAbs(p):
+		return "", fmt.Errorf("error SubPath `%s` must not be an absolute path", p)
+	case backsteps(p):
+		return "", fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", p)
+	}
+	return p, nil
+}
+
+func backsteps(p string) bool {
+	for _, step := range strings.Split(p, "/") {
+		if step == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// mounts are the volume mounts, the hosts file and the termination message file.
+func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
+	var list []*cri.Mount
+	for i := range in.Container.VolumeMounts {
+		m, err := volumeMount(in, env, i)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	relabel := in.Container.SecurityContext == nil || !isTrue(in.Container.SecurityContext.Privileged)
+	if in.Files.Hosts != "" {
+		list = append(list, &cri.Mount{ContainerPath: hostsPath, HostPath: in.Files.Hosts, SelinuxRelabel: relabel})
+	}
+	if in.Files.TerminationLog != "" {
+		list = append(list, &cri.Mount{ContainerPath: in.Container.TerminationMessagePath, HostPath: in.Files.TerminationLog, SelinuxRelabel: relabel})
+	}
+	return list, nil
+}
+
+func volumeMount(in *ContainerInput, env *environment, index int) (*cri.Mount, error) {
+	vm, c := &in.Container.VolumeMounts[index], in.Container
+	v, ok := in.Files.Volumes[vm.Name]
+	if !ok {
+		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
+	}
+	m := &cri.Mount{
+		ContainerPath:  containerPath(vm.MountPath),
+		HostPath:       v.HostPath,
+		Image:          v.Image,
+		Readonly:       vm.ReadOnly || v.ReadOnly,
+		SelinuxRelabel: v.Relabel,
+		Propagation:    propagation(vm.MountPropagation),
+	}
+	sub, err := subPath(vm, env)
+	switch {
+	case err != nil:
+		return nil, err
+	case sub == "":
+	case v.Image != nil:
+		m.ImageSubPath = sub
+	default:
+		if m.HostPath, ok = in.Files.SubPaths[index]; !ok {
+			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", vm.Name, c.Name)
+		}
+	}
+	if m.RecursiveReadOnly, err = recursiveReadOnly(in, vm); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func containerPath(p string) string {
+	if !filepath.IsAbs(p) {
+		return "/" + p
+	}
+	return p
+}
+
+func propagation(p *corev1.MountPropagationMode) cri.MountPropagation {
+	if p == nil {
+		return cri.MountPropagation_PROPAGATION_PRIVATE
+	}
+	switch *p {
+	case corev1.MountPropagationHostToContainer:
+		return cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+	case corev1.MountPropagationBidirectional:
+		return cri.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	default:
+		return cri.MountPropagation_PROPAGATION_PRIVATE
+	}
+}
+
+func recursiveReadOnly(in *ContainerInput, vm *corev1.VolumeMount) (bool, error) {
+	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled || !vm.ReadOnly {
+		return false, nil
+	}
+	private := vm.MountPropagation == nil || *vm.MountPropagation == corev1.MountPropagationNone
+	if in.Node.RecursiveReadOnly && private {
+		return true, nil
+	}
+	if *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
+		return false, fmt.Errorf("volume mount %q of container %q wants a recursive read-only mount, which the runtime does not support", vm.Name, in.Container.Name)
+	}
+	return false, nil
+}
