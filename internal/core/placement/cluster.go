@@ -1,0 +1,188 @@
+package placement
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Cluster is the scheduler's picture of all nodes and of the pods on them. It is
+// changed only by the methods of this file, each at a cost that doesn't grow
+// with the number of pods.
+type Cluster struct {
+	nodes       []*Node // those whose object is known, in order of arrival
+	byName      map[string]*Node
+	pods        map[types.UID]*Pod
+	byNamespace map[string][]*Pod // counted pods, in no order
+	antiAffine  []*Pod            // counted pods with required anti-affinity
+	attracting  []*Pod            // counted pods with preferred or required affinity, which they extend to newcomers
+	namespaces  map[string]map[string]string
+	images      map[string]int // nodes that have an image
+	nominated   map[string][]*Pod
+}
+
+// NewCluster returns an empty cluster.
+func NewCluster() *Cluster {
+	return &Cluster{
+		byName:      map[string]*Node{},
+		pods:        map[types.UID]*Pod{},
+		byNamespace: map[string][]*Pod{},
+		namespaces:  map[string]map[string]string{},
+		images:      map[string]int{},
+		nominated:   map[string][]*Pod{},
+	}
+}
+
+// SetNode takes a new or changed node.
+func (c *Cluster) SetNode(object *corev1.Node) {
+	n := c.nodeNamed(object.Name)
+	if n.Object == nil {
+		c.nodes = append(c.nodes, n)
+	}
+	before := n.images
+	n.Set(object)
+	c.countImages(before, -1)
+	c.countImages(n.images, 1)
+}
+
+// RemoveNode forgets a node. Pods still counted on it stay known, for it may come back.
+func (c *Cluster) RemoveNode(name string) {
+	n, ok := c.byName[name]
+	if !ok || n.Object == nil {
+		return
+	}
+	c.countImages(n.images, -1)
+	n.Object, n.images = nil, nil
+	c.nodes = slices.DeleteFunc(c.nodes, func(o *Node) bool { return o == n })
+	c.dropIfEmpty(n)
+}
+
+// SetPod counts a pod on a node, in place of an older version of the same pod wherever that was counted.
+func (c *Cluster) SetPod(p *Pod, node string) {
+	uid := p.Object.UID
+	c.RemovePod(uid)
+	n := c.nodeNamed(node)
+	n.Add(p)
+	p.node = n
+	c.pods[uid] = p
+	peers := c.byNamespace[p.Object.Namespace]
+	p.namespaceIndex = len(peers)
+	c.byNamespace[p.Object.Namespace] = append(peers, p)
+	if len(p.antiAffinity) > 0 {
+		c.antiAffine = append(c.antiAffine, p)
+	}
+	if len(p.attractions) > 0 || len(p.affinity) > 0 {
+		c.attracting = append(c.attracting, p)
+	}
+}
+
+// RemovePod counts a pod out and reports whether it was counted.
+func (c *Cluster) RemovePod(uid types.UID) bool {
+	p, ok := c.pods[uid]
+	if !ok {
+		return false
+	}
+	delete(c.pods, uid)
+	n := p.node
+	n.Remove(uid)
+	p.node = nil
+	namespace := p.Object.Namespace
+	peers := c.byNamespace[namespace]
+	last := len(peers) - 1
+	peers[p.namespaceIndex] = peers[last]
+	peers[p.namespaceIndex].namespaceIndex = p.namespaceIndex
+	peers[last] = nil
+	if last == 0 {
+		delete(c.byNamespace, namespace)
+	} else {
+		c.byNamespace[namespace] = peers[:last]
+	}
+	same := func(o *Pod) bool { return o == p }
+	if len(p.antiAffinity) > 0 {
+		c.antiAffine = slices.DeleteFunc(c.antiAffine, same)
+	}
+	if len(p.attractions) > 0 || len(p.affinity) > 0 {
+		c.attracting = slices.DeleteFunc(c.attracting, same)
+	}
+	if n.Object == nil {
+		c.dropIfEmpty(n)
+	}
+	return true
+}
+
+// Nominate reserves room on a node for a pod whose victims are still leaving (L2.52).
+// Pods of lower priority can't take that room.
+func (c *Cluster) Nominate(p *Pod, node string) {
+	c.Denominate(p.Object.UID)
+	c.nominated[node] = append(c.nominated[node], p)
+}
+
+// Denominate ends a reservation.
+func (c *Cluster) Denominate(uid types.UID) {
+	for node, pods := range c.nominated {
+		left := slices.DeleteFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
+		if len(left) == 0 {
+			delete(c.nominated, node)
+		} else {
+			c.nominated[node] = left
+		}
+	}
+}
+
+// SetNamespace takes the labels of a namespace, for selectors of namespaces.
+func (c *Cluster) SetNamespace(name string, labels map[string]string) { c.namespaces[name] = labels }
+
+// RemoveNamespace forgets a namespace.
+func (c *Cluster) RemoveNamespace(name string) { delete(c.namespaces, name) }
+
+// Node returns a node by name; nil when unknown or when only its pods are known.
+func (c *Cluster) Node(name string) *Node {
+	if n := c.byName[name]; n != nil && n.Object != nil {
+		return n
+	}
+	return nil
+}
+
+// Len is the number of nodes.
+func (c *Cluster) Len() int { return len(c.nodes) }
+
+// Pod returns the counted version of a pod; nil when it isn't counted.
+func (c *Cluster) Pod(uid types.UID) *Pod { return c.pods[uid] }
+
+// reservations are the pods whose reserved room on n a newcomer must leave free: those of no lower priority.
+func (c *Cluster) reservations(n *Node, p *Pod) []*Pod {
+	if len(c.nominated) == 0 {
+		return nil
+	}
+	var ahead []*Pod
+	for _, o := range c.nominated[n.Object.Name] {
+		if o.Priority >= p.Priority && o.Object.UID != p.Object.UID && c.pods[o.Object.UID] == nil {
+			ahead = append(ahead, o)
+		}
+	}
+	return ahead
+}
+
+func (c *Cluster) nodeNamed(name string) *Node {
+	n, ok := c.byName[name]
+	if !ok {
+		n = &Node{name: name}
+		c.byName[name] = n
+	}
+	return n
+}
+
+func (c *Cluster) dropIfEmpty(n *Node) {
+	if len(n.pods) == 0 {
+		delete(c.byName, n.name)
+	}
+}
+
+func (c *Cluster) countImages(images []nodeImage, by int) {
+	for _, image := range images {
+		if c.images[image.name] += by; c.images[image.name] == 0 {
+			delete(c.images, image.name)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package placement
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/resources"
+)
+
+// The reasons of the filters, word for word what users and tools match on (L2.20–L2.27).
+const (
+	reasonNodeName       = "node(s) didn't match the requested node name"
+	reasonUnschedulable  = "node(s) were unschedulable"
+	reasonTaints         = "node(s) had untolerated taint(s)"
+	reasonNodeAffinity   = "node(s) didn't match Pod's node affinity/selector"
+	reasonPorts          = "node(s) didn't have free ports for the requested pod ports"
+	reasonTooManyPods    = "Too many pods"
+	reasonSpread         = "node(s) didn't match pod topology spread constraints"
+	reasonSpreadLabel    = "node(s) didn't match pod topology spread constraints (missing required label)"
+	reasonAffinity       = "node(s) didn't match pod affinity rules"
+	reasonAntiAffinity   = "node(s) didn't match pod anti-affinity rules"
+	reasonOthersAffinity = "node(s) didn't satisfy existing pods anti-affinity rules"
+)
+
+// Filter names what refused a node, for re-queueing: only a change that concerns
+// the filter can make the pod fit there.
+type Filter string
+
+// The filters in the order in which they are asked (L2.10).
+const (
+	NodeName          Filter = "NodeName"
+	NodeUnschedulable Filter = "NodeUnschedulable"
+	TaintToleration   Filter = "TaintToleration"
+	NodeAffinity      Filter = "NodeAffinity"
+	NodePorts         Filter = "NodePorts"
+	NodeResourcesFit  Filter = "NodeResourcesFit"
+	PodTopologySpread Filter = "PodTopologySpread"
+	InterPodAffinity  Filter = "InterPodAffinity"
+)
+
+// Refusal is why a node can't take a pod: what the first failing filter says.
+type Refusal struct {
+	Filter  Filter
+	Reasons []string // more than one only for resources
+	Curable bool     // removing pods from the node could help (L2.32)
+}
+
+// filter asks the filters in order; nil means that the pod fits.
+func (s *state) filter(n *Node) *Refusal {
+	p, pod := s.pod, s.pod.Object
+	switch {
+	case pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Object.Name:
+		return &Refusal{Filter: NodeName, Reasons: []string{reasonNodeName}}
+	case n.Object.Spec.Unschedulable && !Tolerates(pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
+		return &Refusal{Filter: NodeUnschedulable, Reasons: []string{reasonUnschedulable}}
+	case untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
+		return &Refusal{Filter: TaintToleration, Reasons: []string{reasonTaints}}
+	case !matchesNode(p, n.Object):
+		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonNodeAffinity}}
+	case len(p.Ports) > 0 && n.portTaken(p):
+		return &Refusal{Filter: NodePorts, Reasons: []string{reasonPorts}, Curable: true}
+	case !resources.FitsNow(&n.Ledger, p.Demand):
+		return resourceRefusal(resources.Fits(&n.Ledger, p.Demand))
+	}
+	if r := s.spread.filter(n); r != nil {
+		return r
+	}
+	return s.affinity.filter(p, n)
+}
+
+// matchesNode reports whether nodeSelector and required node affinity allow the node.
+func matchesNode(p *Pod, node *corev1.Node) bool {
+	ok, err := p.required.Match(node)
+	return ok && err == nil
+}
+
+func resourceRefusal(short []resources.Shortage) *Refusal {
+	r := &Refusal{Filter: NodeResourcesFit, Curable: true}
+	for _, s := range short {
+		if s.Name == corev1.ResourcePods {
+			r.Reasons = append(r.Reasons, reasonTooManyPods)
+		} else {
+			r.Reasons = append(r.Reasons, "Insufficient "+string(s.Name))
+		}
+		r.Curable = r.Curable && !s.Hopeless()
+	}
+	return r
+}

@@ -1,0 +1,228 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// The texts of preemption that found nobody to remove (L2.40).
+const (
+	preemptionNever      = "not eligible due to preemptionPolicy=Never."
+	preemptionOngoing    = "not eligible due to a terminating pod on the nominated node."
+	preemptionNoVictims  = "No preemption victims found for incoming pod"
+	preemptionNotHelpful = "Preemption is not helpful for scheduling"
+)
+
+// Preemption is who must leave which node for a pod, or why removing pods doesn't help.
+type Preemption struct {
+	Node    string
+	Victims []*Pod // most important first; not empty when Node is set
+	Message string // for Decision.Message when Node is empty
+}
+
+// Preempt looks for the node where removing pods of lower priority hurts least,
+// after Decide found none (L2.50, L2.51).
+func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) Preemption {
+	if message := c.mayNotPreempt(p, d); message != "" {
+		return Preemption{Message: message}
+	}
+	s := c.stateFor(p)
+	var found []candidate
+	var reasons [][]string
+	enough := candidateCount(len(d.Refusals))
+	for i := range d.Refusals {
+		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
+		n := c.Node(r.Node)
+		switch {
+		case n == nil || !r.Curable:
+			reasons = append(reasons, []string{preemptionNotHelpful})
+		case len(found) < enough:
+			victims, why := c.victims(s, n, budgets)
+			if why != nil {
+				reasons = append(reasons, why)
+			} else if len(victims.pods) > 0 {
+				found = append(found, victims)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return Preemption{Message: unavailable(d.Nodes, reasons)}
+	}
+	best := slices.MinFunc(found, harm)
+	return Preemption{Node: best.node, Victims: best.pods}
+}
+
+// candidateCount is how many candidates are enough to choose from (L2.10: a tenth, at least 100).
+func candidateCount(nodes int) int { return max(nodes/10, 100) }
+
+func (c *Cluster) mayNotPreempt(p *Pod, d Decision) string {
+	if policy := p.Object.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {
+		return preemptionNever
+	}
+	n := c.Node(p.Object.Status.NominatedNodeName)
+	if n == nil {
+		return ""
+	}
+	for i := range d.Refusals {
+		if d.Refusals[i].Node == n.Object.Name && !d.Refusals[i].Curable {
+			return "" // the nominated node is lost for good: look elsewhere
+		}
+	}
+	for _, other := range n.pods {
+		if other.Priority < p.Priority && other.Object.DeletionTimestamp != nil && preempted(other.Object) {
+			return preemptionOngoing
+		}
+	}
+	return ""
+}
+
+func preempted(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		condition := &pod.Status.Conditions[i]
+		if condition.Type == corev1.DisruptionTarget {
+			return condition.Status == corev1.ConditionTrue && condition.Reason == corev1.PodReasonPreemptionByScheduler
+		}
+	}
+	return false
+}
+
+// candidate is a node with the pods that would have to leave it.
+type candidate struct {
+	node      string
+	pods      []*Pod // most important first
+	violating int    // how many leave against a disruption budget
+}
+
+// victims finds the fewest and least important pods whose removal makes room on
+// one node, or says why even removing all of them doesn't.
+func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, []string) {
+	trial := n.with(nil)
+	move := func(other *Pod, by int) {
+		if by < 0 {
+			trial.Remove(other.Object.UID)
+		} else {
+			trial.Add(other)
+		}
+		s.spread.count(other, n, by)
+		s.affinity.count(s.pod, other, n, by, true, true)
+	}
+	var lower []*Pod
+	for _, other := range n.pods {
+		if other.Priority < s.pod.Priority {
+			lower = append(lower, other)
+		}
+	}
+	if len(lower) == 0 {
+		return candidate{}, []string{preemptionNoVictims}
+	}
+	slices.SortStableFunc(lower, importance)
+	for _, other := range lower {
+		move(other, -1)
+	}
+	if r := c.refusal(s, trial); r != nil {
+		for _, other := range lower {
+			move(other, 1)
+		}
+		return candidate{}, r.Reasons
+	}
+	v := candidate{node: n.Object.Name}
+	violating, free := byBudget(lower, budgets)
+	for i, group := range [][]*Pod{violating, free} {
+		for _, other := range group {
+			move(other, 1)
+			if c.refusal(s, trial) == nil {
+				continue // spared
+			}
+			move(other, -1)
+			v.pods = append(v.pods, other)
+			if i == 0 {
+				v.violating++
+			}
+		}
+	}
+	for _, other := range v.pods {
+		move(other, 1)
+	}
+	slices.SortStableFunc(v.pods, importance)
+	return v, nil
+}
+
+// importance orders pods: higher priority first, then those that run longer.
+func importance(a, b *Pod) int {
+	if order := cmp.Compare(b.Priority, a.Priority); order != 0 {
+		return order
+	}
+	return started(a).Compare(started(b))
+}
+
+// started is when the pod began; a pod that has not yet is the youngest.
+func started(p *Pod) time.Time {
+	if p.Object.Status.StartTime == nil {
+		return time.Unix(math.MaxInt32, 0)
+	}
+	return p.Object.Status.StartTime.Time
+}
+
+// byBudget tells the pods whose removal breaks a disruption budget from the others, keeping the order.
+func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, free []*Pod) {
+	allowed := make([]int32, len(budgets))
+	selectors := make([]labels.Selector, len(budgets))
+	for i, b := range budgets {
+		allowed[i] = b.Status.DisruptionsAllowed
+		selectors[i] = selectorOf(b.Spec.Selector)
+	}
+	for _, p := range pods {
+		breaks := false
+		for i, b := range budgets {
+			_, counted := b.Status.DisruptedPods[p.Object.Name]
+			if b.Namespace != p.Object.Namespace || len(p.Object.Labels) == 0 || counted || !selectors[i].Matches(labels.Set(p.Object.Labels)) {
+				continue
+			}
+			allowed[i]--
+			breaks = breaks || allowed[i] < 0
+		}
+		if breaks {
+			violating = append(violating, p)
+		} else {
+			free = append(free, p)
+		}
+	}
+	return violating, free
+}
+
+// harm orders candidates by how little they hurt (L2.51).
+func harm(a, b candidate) int {
+	return cmp.Or(
+		cmp.Compare(a.violating, b.violating),
+		cmp.Compare(a.pods[0].Priority, b.pods[0].Priority),
+		cmp.Compare(a.prioritySum(), b.prioritySum()),
+		cmp.Compare(len(a.pods), len(b.pods)),
+		b.oldest().Compare(a.oldest()),
+	)
+}
+
+// prioritySum adds up priorities, shifted so that each victim more weighs more.
+func (v candidate) prioritySum() int64 {
+	var sum int64
+	for _, p := range v.pods {
+		sum += int64(p.Priority) + math.MaxInt32 + 1
+	}
+	return sum
+}
+
+// oldest is the earliest start among the victims of the highest priority.
+func (v candidate) oldest() time.Time {
+	earliest := started(v.pods[0])
+	for _, p := range v.pods {
+		if p.Priority == v.pods[0].Priority && started(p).Before(earliest) {
+			earliest = started(p)
+		}
+	}
+	return earliest
+}
