@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"carob/internal/base/journal"
+)
+
+func (r *root) timelineCommand() *cobra.Command {
+	var namespace, node, output string
+	cmd := &cobra.Command{
+		Use:   "timeline pod/NAME",
+		Short: "Show what happened to a pod, and when",
+		Long: `Show what happened to a pod as a chart: every action of the node agent with its
+duration and its cause, probes that changed something, kills and why, exit codes.
+It works for pods that are gone, too.`,
+		Example: `  carob timeline pod/web
+  carob timeline pod/web -n shop -o json`,
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return r.podNames(cmd.Context(), namespace), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := podName(args[0])
+			if err != nil {
+				return err
+			}
+			c, _, err := r.client()
+			if err != nil {
+				return err
+			}
+			entries, err := podEntries(cmd.Context(), c, namespace, name, node)
+			if err != nil {
+				return err
+			}
+			return printObject(r.out, output, entries, func(w io.Writer) error {
+				width, color := terminal(w)
+				if output == "wide" {
+					width = max(width, 160)
+				}
+				return RenderGantt(w, entries, width, color)
+			})
+		},
+	}
+	addOutputFlag(cmd, &output)
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
+	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: found by asking)")
+	return cmd
+}
+
+// podName takes "pod/x", "pods/x", "po/x" or "x".
+func podName(arg string) (string, error) {
+	kind, name, ok := strings.Cut(arg, "/")
+	if !ok {
+		return arg, nil
+	}
+	switch kind {
+	case "pod", "pods", "po":
+		return name, nil
+	}
+	return "", fmt.Errorf("%q is no pod: use pod/NAME", arg)
+}
+
+// podEntries asks the pod's node, or all of them when the pod is gone.
+func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, node string) ([]journal.Entry, error) {
+	nodes := []string{node}
+	if node == "" {
+		var err error
+		if nodes, err = nodesOf(ctx, c, namespace, name); err != nil {
+			return nil, err
+		}
+	}
+	var all []journal.Entry
+	for _, n := range nodes {
+		b, err := agentPath(c, "GET", n, "timeline", namespace, name).DoRaw(ctx)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask node %s: %w", n, err)
+		}
+		var entries []journal.Entry
+		if err := json.Unmarshal(b, &entries); err != nil {
+			return nil, fmt.Errorf("read answer of node %s: %w", n, err)
+		}
+		all = append(all, entries...)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("nothing is known of pod %s/%s", namespace, name)
+	}
+	return all, nil
+}
+
+func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string) ([]string, error) {
+	pod, err := c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil && pod.Spec.NodeName != "":
+		return []string{pod.Spec.NodeName}, nil
+	case err == nil:
+		return nil, fmt.Errorf("pod %s/%s is not on a node yet%s", namespace, name, whyPending(pod))
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("get pod: %w", err)
+	}
+	list, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	if len(list.Items) == 0 {
+		return nil, errors.New("the cluster has no node")
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+func whyPending(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Message != "" {
+			return ": " + c.Message
+		}
+	}
+	return ""
+}
+
+func (r *root) podNames(ctx context.Context, namespace string) []string {
+	c, _, err := r.client()
+	if err != nil {
+		return nil
+	}
+	list, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, "pod/"+list.Items[i].Name)
+	}
+	return names
+}
+
+// terminal tells width and whether colours make sense.
+func terminal(w io.Writer) (width int, color bool) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 100, false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width < 60 {
+		width = 100
+	}
+	return width, os.Getenv("NO_COLOR") == ""
+}
