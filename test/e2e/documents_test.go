@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -242,8 +243,10 @@ func get(t *testing.T, url string) string {
 	for {
 		res, err := http.DefaultClient.Do(req)
 		if err != nil {
-			if ctx.Err() != nil {
+			select {
+			case <-ctx.Done():
 				t.Fatalf("get %s: %v", url, err)
+			case <-time.After(20 * time.Millisecond):
 			}
 			continue
 		}
