@@ -149,4 +149,3 @@ func objectOf(a podlife.Action) string {
 func (c *chronicle) gone(pod *corev1.Pod, now time.Time) {
 	c.write(pod, journal.Entry{Time: now, Kind: journal.API, Key: "deleted"})
 }
-

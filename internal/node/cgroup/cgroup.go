@@ -1,0 +1,421 @@
+// Package cgroup keeps the control groups around pods: the node's root, one group
+// for each QoS class, one for each pod (L3.117d). It works on cgroup v1, hybrid
+// and v2, with the cgroupfs and the systemd driver. The executor drives it;
+// containers' own groups below a pod's belong to the runtime. The numbers come
+// from core/resources; the package must never compute them.
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/cgroups/systemd"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/resources"
+)
+
+// Config says where the groups are.
+type Config struct {
+	Root    string // parent of kubepods: "/", "/carob"
+	Systemd bool   // the systemd driver; false: cgroupfs
+}
+
+// Manager makes and removes the groups. It is safe for concurrent use.
+type Manager struct {
+	systemd bool
+	root    resources.CgroupPath
+	v2      bool
+
+	mu    sync.Mutex
+	pods  map[types.UID]*podGroup
+	milli map[types.UID]int64 // cpu that Burstable pods request
+	burst uint64              // cpu shares that burstable has
+	bases map[string]string // of the root's kubepods: directory by controller, "" on v2
+}
+
+// podGroup is one pod's group. mu is held while it is made or removed.
+type podGroup struct {
+	mu   sync.Mutex
+	made bool
+}
+
+// New returns a Manager; nothing is made before Init.
+func New(cfg Config) *Manager {
+	m := &Manager{systemd: cfg.Systemd, v2: cgroups.IsCgroup2UnifiedMode(), pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
+	for step := range strings.SplitSeq(strings.Trim(cfg.Root, "/"), "/") {
+		if step != "" {
+			m.root = append(m.root, step)
+		}
+	}
+	return m
+}
+
+// V2 says whether the host has the unified hierarchy only.
+func (m *Manager) V2() bool { return m.v2 }
+
+// Init makes the groups of the node and of the QoS classes.
+func (m *Manager) Init() error {
+	for _, class := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
+		cm, err := m.group(resources.QoSCgroup(class), nil)
+		if err != nil {
+			return err
+		}
+		if err := cm.Apply(-1); err != nil {
+			return fmt.Errorf("create the cgroup of QoS class %s: %w", class, err)
+		}
+		r := &cgroups.Resources{SkipDevices: true}
+		if class != corev1.PodQOSGuaranteed {
+			m.cpu(r, resources.MinCPUShares)
+		}
+		if err := cm.Set(r); err != nil {
+			return fmt.Errorf("set up the cgroup of QoS class %s: %w", class, err)
+		}
+		if class == corev1.PodQOSGuaranteed {
+			m.bases = cm.GetPaths()
+		}
+	}
+	m.burst = resources.MinCPUShares
+	return nil
+}
+
+// Parent is the cgroup of the pod as CRI wants it named.
+func (m *Manager) Parent(pod *corev1.Pod) string {
+	return m.name(resources.PodCgroupPath(resources.QoS(pod), pod.UID))
+}
+
+func (m *Manager) name(p resources.CgroupPath) string {
+	p = slices.Concat(m.root, p)
+	if m.systemd {
+		return p.Systemd()
+	}
+	return p.Cgroupfs()
+}
+
+// group is the driver of one group; paths are its directories when they are known.
+func (m *Manager) group(p resources.CgroupPath, paths map[string]string) (cgroups.Manager, error) {
+	cg := &cgroups.Cgroup{Resources: &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}}
+	if m.systemd {
+		cg.Systemd = true
+		cg.Name = m.name(p)
+		cg.Parent = strings.TrimSuffix(m.name(p[:len(p)-1]), "/")
+		if len(m.root)+len(p) == 1 {
+			cg.Parent = "-.slice"
+		}
+	} else {
+		cg.Path = m.name(p)
+	}
+	cm, err := manager.NewWithPaths(cg, paths)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", m.name(p), err)
+	}
+	return cm, nil
+}
+
+func (m *Manager) cpu(r *cgroups.Resources, shares uint64) {
+	if m.v2 {
+		r.CpuWeight = resources.CPUWeight(shares)
+	} else {
+		r.CpuShares = shares
+	}
+}
+
+func (m *Manager) pod(uid types.UID) *podGroup {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.pods[uid]
+	if g == nil {
+		g = &podGroup{}
+		m.pods[uid] = g
+	}
+	return g
+}
+
+// Ensure makes the group of the pod with its limits, unless this process has done so.
+func (m *Manager) Ensure(pod *corev1.Pod) error {
+	g := m.pod(pod.UID)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.made {
+		return nil
+	}
+	class := resources.QoS(pod)
+	path := resources.PodCgroupPath(class, pod.UID)
+	cm, err := m.group(path, m.paths(path))
+	if err != nil {
+		return err
+	}
+	if err := cm.Apply(-1); err != nil {
+		return fmt.Errorf("create cgroup %s: %w", m.name(path), err)
+	}
+	if err := cm.Set(m.limits(pod)); err != nil {
+		return fmt.Errorf("set the limits of cgroup %s: %w", m.name(path), err)
+	}
+	g.made = true
+	if class == corev1.PodQOSBurstable {
+		requests := resources.Requests(pod)
+		return m.share(pod.UID, requests.Cpu().MilliValue())
+	}
+	return nil
+}
+
+func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
+	want := resources.PodCgroup(pod)
+	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: want.Memory}
+	m.cpu(r, want.CPUShares)
+	if want.CPUQuota > 0 {
+		r.CpuQuota, r.CpuPeriod = want.CPUQuota, resources.CPUPeriod
+	}
+	if len(want.HugePages) > 0 {
+		for _, size := range cgroups.HugePageSizes() {
+			limit := &cgroups.HugepageLimit{Pagesize: size}
+			for _, h := range want.HugePages {
+				if kernelPageSize(h.Size) == size {
+					limit.Limit = uint64(h.Limit)
+				}
+			}
+			r.HugetlbLimit = append(r.HugetlbLimit, limit)
+		}
+	}
+	return r
+}
+
+// kernelPageSize turns "2Mi" into the kernel's "2MB".
+func kernelPageSize(size string) string { return strings.TrimSuffix(size, "i") + "B" }
+
+// share gives the Burstable class the cpu that its pods request (L3.117h), after
+// the pod's request became milli; 0 takes the pod out.
+func (m *Manager) share(uid types.UID, milli int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.milli[uid] == milli {
+		return nil
+	}
+	m.milli[uid] = milli
+	if milli == 0 {
+		delete(m.milli, uid)
+	}
+	sum := int64(0)
+	for _, v := range m.milli {
+		sum += v
+	}
+	shares := resources.CPUShares(sum)
+	if shares == m.burst {
+		return nil
+	}
+	path := resources.QoSCgroup(corev1.PodQOSBurstable)
+	cm, err := m.group(path, m.paths(path))
+	if err != nil {
+		return err
+	}
+	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
+	m.cpu(r, shares)
+	if err := cm.Set(r); err != nil {
+		return fmt.Errorf("set the shares of cgroup %s: %w", m.name(path), err)
+	}
+	m.burst = shares
+	return nil
+}
+
+// paths are the directories of a group by controller; nil when they must be looked up.
+func (m *Manager) paths(p resources.CgroupPath) map[string]string {
+	if m.bases == nil {
+		return nil
+	}
+	below := p[1:] // bases are kubepods' own
+	dirs := make(map[string]string, len(m.bases))
+	for controller, base := range m.bases {
+		dir := base
+		for i := range below {
+			if m.systemd {
+				dir = filepath.Join(dir, m.name(p[:i+2]))
+			} else {
+				dir = filepath.Join(dir, below[i])
+			}
+		}
+		dirs[controller] = dir
+	}
+	return dirs
+}
+
+// classes in which a pod's group may be.
+var classes = [...]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}
+
+// Exists says whether anything of the pod's group is there.
+func (m *Manager) Exists(uid types.UID) bool {
+	for _, class := range classes {
+		if len(m.found(resources.PodCgroupPath(class, uid), true)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// found are the directories of the group that exist; any: one is enough.
+func (m *Manager) found(p resources.CgroupPath, one bool) map[string]string {
+	dirs := m.paths(p)
+	for _, controller := range slices.Sorted(maps.Keys(dirs)) {
+		var st unix.Stat_t
+		if err := unix.Stat(dirs[controller], &st); err != nil {
+			delete(dirs, controller)
+		} else if one {
+			return dirs
+		}
+	}
+	return dirs
+}
+
+// Made says whether this process made the pod's group or found it made.
+func (m *Manager) Made(uid types.UID) bool {
+	m.mu.Lock()
+	g := m.pods[uid]
+	m.mu.Unlock()
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.made
+}
+
+// removeTries is how often processes are killed before a group counts as stuck (L7.35).
+const removeTries = 5
+
+// Remove kills whatever still runs in the pod's group and removes it. It may be
+// repeated; a group that is not there is no error.
+func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
+	g := m.pod(uid)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, class := range classes {
+		path := resources.PodCgroupPath(class, uid)
+		if err := m.remove(ctx, path); err != nil {
+			return err
+		}
+	}
+	g.made = false
+	m.mu.Lock()
+	delete(m.pods, uid)
+	m.mu.Unlock()
+	return m.share(uid, 0)
+}
+
+func (m *Manager) remove(ctx context.Context, p resources.CgroupPath) error {
+	dirs := m.found(p, false)
+	if len(dirs) == 0 {
+		return nil
+	}
+	var err error
+	for try := range removeTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(10 * time.Millisecond << try):
+			}
+		}
+		if err = kill(dirs); err != nil {
+			continue
+		}
+		if m.systemd {
+			// The slice goes first, or systemd would make the directories again.
+			var cm cgroups.Manager
+			if cm, err = m.group(p, nil); err == nil {
+				err = cm.Destroy()
+			}
+		} else {
+			err = cgroups.RemovePaths(maps.Clone(dirs))
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("remove cgroup %s: %w", m.name(p), err)
+}
+
+// kill ends every process below the directories.
+func kill(dirs map[string]string) error {
+	var errs []error
+	for _, controller := range slices.Sorted(maps.Keys(dirs)) {
+		dir := dirs[controller]
+		// v2 kills a whole tree at once, forks included.
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err == nil {
+			continue
+		}
+		pids, err := cgroups.GetAllPids(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// List returns the pods that have a group.
+func (m *Manager) List() ([]types.UID, error) {
+	seen := map[types.UID]bool{}
+	for _, class := range classes {
+		dirs := m.paths(resources.QoSCgroup(class))
+		for _, dir := range dirs {
+			entries, err := os.ReadDir(dir)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("list the cgroups of QoS class %s: %w", class, err)
+			}
+			for _, e := range entries {
+				if uid, ok := m.uidOf(e.Name(), class); ok {
+					seen[uid] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), nil
+}
+
+func (m *Manager) uidOf(name string, class corev1.PodQOSClass) (types.UID, bool) {
+	if m.systemd {
+		rest, ok := strings.CutPrefix(name, strings.TrimSuffix(m.name(resources.QoSCgroup(class)), ".slice")+"-pod")
+		uid, slice := strings.CutSuffix(rest, ".slice")
+		return types.UID(strings.ReplaceAll(uid, "_", "-")), ok && slice
+	}
+	uid, ok := strings.CutPrefix(name, "pod")
+	return types.UID(uid), ok
+}
+
+// DropRoot removes the node's groups when nothing is left in them, for tests and
+// for a node that leaves its machine.
+func (m *Manager) DropRoot() error {
+	var errs []error
+	for _, class := range classes {
+		cm, err := m.group(resources.QoSCgroup(class), m.paths(resources.QoSCgroup(class)))
+		if err == nil {
+			err = cm.Destroy()
+		}
+		errs = append(errs, err)
+	}
+	for _, base := range m.bases {
+		if len(m.root) > 0 {
+			errs = append(errs, cgroups.RemovePath(filepath.Dir(base)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// SystemdRuns says whether the systemd driver can work on this host.
+func SystemdRuns() bool { return systemd.IsRunningSystemd() }

@@ -1,0 +1,244 @@
+// Package image is the image side of the node agent: what is on this machine,
+// and pulls with the credentials of the pod. The executor drives it; whether and
+// when to pull is decided by core/podlife. It must never keep a secret longer
+// than a pull.
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// Runtime are the image calls of a runtime.
+type Runtime interface {
+	ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error)
+	PullImage(context.Context, *cri.PullImageRequest) (*cri.PullImageResponse, error)
+}
+
+// Secrets reads pull secrets.
+type Secrets interface {
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+}
+
+// Config is what a Manager works with.
+type Config struct {
+	Runtime Runtime
+	Secrets Secrets
+	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
+	MaxPulls int
+	// Event records an event about the whole pod; must not block.
+	Event func(pod *corev1.Pod, eventType, reason, message string)
+}
+
+// Manager answers what images there are and pulls others. It is safe for concurrent use.
+type Manager struct {
+	cfg   Config
+	slots *semaphore.Weighted
+
+	mu    sync.Mutex
+	pulls map[string]*pull // in flight, by image and credentials
+}
+
+// New returns a Manager without pulls.
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), pulls: map[string]*pull{}}
+}
+
+// ErrInvalidName is the kind of a name that no registry could have (L3.102).
+var ErrInvalidName = errors.New("invalid image name")
+
+// Normalize completes a name as it is written in a spec: registry, path and the
+// tag "latest" when it has neither tag nor digest.
+func Normalize(name string) (string, error) {
+	ref, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return "", fmt.Errorf("%w: couldn't parse image name %q: %w", ErrInvalidName, name, err)
+	}
+	return reference.TagNameOnly(ref).String(), nil
+}
+
+// State says whether the image is on this machine.
+func (m *Manager) State(ctx context.Context, image string) podlife.ImageState {
+	st := podlife.ImageState{Image: image}
+	found, err := m.lookup(ctx, image)
+	switch {
+	case errors.Is(err, ErrInvalidName): // PullImage says so
+	case err != nil:
+		st.Err = err.Error()
+	case found != nil:
+		st.Ref = found.Id
+	}
+	return st
+}
+
+// Image is what the runtime knows of an image by any of its names; nil when it has none.
+func (m *Manager) Image(ctx context.Context, image string) (*cri.Image, error) {
+	return m.lookup(ctx, image)
+}
+
+func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) {
+	name, err := Normalize(image)
+	if err != nil {
+		// An image id has no normal form.
+		if !strings.HasPrefix(image, "sha256:") {
+			return nil, err
+		}
+		name = image
+	}
+	resp, err := m.cfg.Runtime.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Image, nil
+}
+
+// pull is one PullImage call that several pods may wait for.
+type pull struct {
+	waiters int
+	cancel  context.CancelFunc
+	done    chan struct{}
+	ref     string
+	began   time.Time
+	took    time.Duration
+	err     error
+}
+
+// Pull fetches an image with the pull secrets of the pod. Pods that want the same
+// at the same time share one pull; it goes on until the last of them gives up.
+func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
+	asked := time.Now()
+	name, err := Normalize(image)
+	if err != nil {
+		return nil, &podlife.Failure{Reason: "InvalidImageName", Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, errors.Unwrap(err)), Permanent: true}
+	}
+	ring, missing := m.keyring(ctx, pod)
+	credentials := ring.lookup(name)
+	var ref string
+	var took time.Duration
+	for _, auth := range append(credentials, nil) {
+		if auth == nil && len(credentials) > 0 {
+			break // anonymous only when there is nothing better
+		}
+		if ref, took, err = m.share(ctx, name, image, auth, sandbox); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		if len(missing) > 0 && ctx.Err() == nil {
+			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf( // L3.50 step 9
+				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", ")))
+		}
+		return nil, failureOf(image, err)
+	}
+	pulled := &podlife.Pulled{Ref: ref, Took: took, Waited: time.Since(asked)}
+	if found, err := m.lookup(ctx, ref); err == nil && found != nil {
+		pulled.Size = int64(found.Size)
+	} else if found, err := m.lookup(ctx, image); err == nil && found != nil {
+		pulled.Size = int64(found.Size)
+	}
+	return pulled, nil
+}
+
+// share joins the pull of this image with these credentials, or begins it.
+func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthConfig, sandbox *cri.PodSandboxConfig) (string, time.Duration, error) {
+	key := name
+	if auth != nil {
+		key += "\x00" + auth.String()
+	}
+	m.mu.Lock()
+	p := m.pulls[key]
+	if p == nil {
+		pullCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		p = &pull{cancel: cancel, done: make(chan struct{})}
+		m.pulls[key] = p
+		go func() {
+			m.run(pullCtx, p, &cri.PullImageRequest{
+				Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}, Auth: auth, SandboxConfig: sandbox,
+			})
+			m.mu.Lock()
+			if m.pulls[key] == p {
+				delete(m.pulls, key)
+			}
+			m.mu.Unlock()
+			cancel()
+			close(p.done)
+		}()
+	}
+	p.waiters++
+	m.mu.Unlock()
+
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if p.waiters--; p.waiters == 0 {
+			p.cancel()
+			if m.pulls[key] == p {
+				delete(m.pulls, key) // nobody may join a cancelled pull
+			}
+		}
+	}()
+	select {
+	case <-p.done:
+		return p.ref, p.took, p.err
+	case <-ctx.Done():
+		return "", 0, ctx.Err()
+	}
+}
+
+func (m *Manager) run(ctx context.Context, p *pull, req *cri.PullImageRequest) {
+	if p.err = m.slots.Acquire(ctx, 1); p.err != nil {
+		return
+	}
+	defer m.slots.Release(1)
+	p.began = time.Now()
+	resp, err := m.cfg.Runtime.PullImage(ctx, req)
+	p.took = time.Since(p.began)
+	if p.err = err; err == nil {
+		p.ref = resp.ImageRef
+	}
+}
+
+// failureOf gives a failed pull its reason (L3.108, L3.110, L3.111).
+func failureOf(image string, err error) *podlife.Failure {
+	text := err.Error()
+	for _, known := range []struct{ prefix, because string }{
+		{"RegistryUnavailable", "the registry is unavailable"},
+		{"SignatureValidationFailed", "the signature validation failed"},
+	} {
+		if _, rest, ok := strings.Cut(text, known.prefix); ok {
+			return &podlife.Failure{Reason: known.prefix, Message: fmt.Sprintf("image pull failed for %s because %s%s", image, known.because, rest)}
+		}
+	}
+	return &podlife.Failure{Reason: "ErrImagePull", Message: text}
+}
+
+// keyring reads the pull secrets of the pod; missing ones are named.
+func (m *Manager) keyring(ctx context.Context, pod *corev1.Pod) (ring keyring, missing []string) {
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue
+		}
+		secret, err := m.cfg.Secrets.Secret(ctx, pod.Namespace, ref.Name)
+		if err == nil {
+			err = ring.add(secret)
+		}
+		if err != nil {
+			if apierrors.IsNotFound(err) || ctx.Err() == nil {
+				missing = append(missing, ref.Name)
+			}
+		}
+	}
+	return ring, missing
+}

@@ -1,0 +1,126 @@
+package image
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// keyring holds registry credentials. The most specific ones come first.
+type keyring struct{ keys []key }
+
+// key is a credential for a registry, or for a part of it.
+type key struct {
+	host, path string // host may hold * in each of its labels
+	auth       cri.AuthConfig
+}
+
+// dockerAuth is one entry of a docker configuration file.
+type dockerAuth struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+	Auth     string `json:"auth"`
+	Identity string `json:"identitytoken"`
+	Registry string `json:"registrytoken"`
+}
+
+// add takes the credentials of a secret of one of the two docker types.
+func (r *keyring) add(secret *corev1.Secret) error {
+	var entries map[string]dockerAuth
+	switch {
+	case secret.Data[corev1.DockerConfigJsonKey] != nil:
+		var file struct {
+			Auths map[string]dockerAuth `json:"auths"`
+		}
+		if err := json.Unmarshal(secret.Data[corev1.DockerConfigJsonKey], &file); err != nil {
+			return fmt.Errorf("secret %s: %s: %w", secret.Name, corev1.DockerConfigJsonKey, err)
+		}
+		entries = file.Auths
+	case secret.Data[corev1.DockerConfigKey] != nil:
+		if err := json.Unmarshal(secret.Data[corev1.DockerConfigKey], &entries); err != nil {
+			return fmt.Errorf("secret %s: %s: %w", secret.Name, corev1.DockerConfigKey, err)
+		}
+	default:
+		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
+	}
+	for registry, a := range entries {
+		auth := cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity, RegistryToken: a.Registry}
+		if a.Auth != "" {
+			plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(a.Auth))
+			if err != nil {
+				if plain, err = base64.RawStdEncoding.DecodeString(strings.TrimSpace(a.Auth)); err != nil {
+					return fmt.Errorf("secret %s: auth of %s is not base64", secret.Name, registry)
+				}
+			}
+			user, password, ok := strings.Cut(string(plain), ":")
+			if !ok {
+				return fmt.Errorf("secret %s: auth of %s is not USER:PASSWORD", secret.Name, registry)
+			}
+			auth.Username, auth.Password = user, password
+		}
+		host, repository := splitRegistry(registry)
+		auth.ServerAddress = host
+		r.keys = append(r.keys, key{host: host, path: repository, auth: auth})
+	}
+	// Descending, so that the longer path of two that both match comes first.
+	slices.SortStableFunc(r.keys, func(a, b key) int {
+		return strings.Compare(b.host+"/"+b.path, a.host+"/"+a.path)
+	})
+	return nil
+}
+
+// splitRegistry takes scheme and API version off the key of a docker configuration.
+func splitRegistry(s string) (host, repository string) {
+	s = strings.TrimPrefix(strings.TrimPrefix(s, "https://"), "http://")
+	host, repository, _ = strings.Cut(s, "/")
+	repository = strings.Trim(repository, "/")
+	for _, version := range []string{"v1", "v2"} {
+		if repository == version {
+			repository = ""
+		}
+		repository = strings.TrimPrefix(repository, version+"/")
+	}
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		host = "docker.io"
+	}
+	return host, repository
+}
+
+// lookup returns the credentials for a normalized image name, best first.
+func (r *keyring) lookup(name string) []*cri.AuthConfig {
+	host, repository, _ := strings.Cut(name, "/")
+	var found []*cri.AuthConfig
+	for i := range r.keys {
+		k := &r.keys[i]
+		if hostMatches(k.host, host) && underPath(k.path, repository) {
+			found = append(found, &k.auth)
+		}
+	}
+	return found
+}
+
+// hostMatches compares label by label, so that * never spans a dot; the ports must be equal.
+func hostMatches(pattern, host string) bool {
+	patternName, patternPort, _ := strings.Cut(pattern, ":")
+	hostName, hostPort, _ := strings.Cut(host, ":")
+	want, have := strings.Split(patternName, "."), strings.Split(hostName, ".")
+	if patternPort != hostPort || len(want) != len(have) {
+		return false
+	}
+	for i := range want {
+		if ok, err := path.Match(want[i], have[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func underPath(prefix, repository string) bool {
+	return prefix == "" || strings.HasPrefix(repository, prefix)
+}

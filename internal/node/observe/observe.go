@@ -1,0 +1,298 @@
+// Package observe looks at the runtime for the node agent: Look takes the
+// picture of one pod, Watcher says which pods are worth a new look.
+//
+// Looking costs two list calls and, only for what changed its state, a status
+// call: finished containers and ready sandboxes are remembered. The package must
+// never change anything in the runtime and never decide anything about a pod.
+package observe
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/spec"
+)
+
+// Label of the runtime's objects that names the pod (L3.164).
+const uidLabel = "io.kubernetes.pod.uid"
+
+// Runtime are the calls of a runtime that looking needs.
+type Runtime interface {
+	ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error)
+	PodSandboxStatus(context.Context, *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error)
+	ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error)
+	ContainerStatus(context.Context, *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error)
+	ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error
+}
+
+// Config is what an Observer asks besides the runtime.
+type Config struct {
+	Runtime Runtime
+	Image   func(ctx context.Context, image string) podlife.ImageState
+	Volumes func(pod *corev1.Pod) podlife.VolumeState
+	// TerminationMessage reads the file of that path on the host (L3.150).
+	TerminationMessage func(path string) (string, error)
+	// LogTail reads the end of a container log (L3.151).
+	LogTail func(path string, lines int, bytes int64) (string, error)
+	// LogPath is told where a container that runs writes its log; nil: nobody cares.
+	LogPath func(containerID, path string, running bool)
+}
+
+// Observer takes pictures. It is safe for concurrent use.
+type Observer struct {
+	cfg Config
+
+	mu   sync.Mutex
+	pods map[types.UID]*memory
+}
+
+// memory is what is known of one pod from earlier looks.
+type memory struct {
+	mu         sync.Mutex // held while looking
+	sandboxes  map[string]podlife.Sandbox
+	containers map[string]known
+	states     states
+}
+
+// known is a container whose status was read when it was in state.
+type known struct {
+	state   cri.ContainerState
+	c       podlife.Container
+	logPath string
+}
+
+// states is the outline of a pod in the runtime: the state of each id.
+type states map[string]int32
+
+// The states of sandboxes are kept apart from those of containers.
+const sandboxStates = 100
+
+// New returns an Observer that has seen nothing.
+func New(cfg Config) *Observer {
+	return &Observer{cfg: cfg, pods: map[types.UID]*memory{}}
+}
+
+// Forget drops what is remembered of a pod.
+func (o *Observer) Forget(uid types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.pods, uid)
+}
+
+// Refresh has the next look read the status of the container again.
+func (o *Observer) Refresh(uid types.UID, containerID string) {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.containers, containerID)
+}
+
+// LogPath is where the container writes its log, as far as it was ever looked at.
+func (o *Observer) LogPath(uid types.UID, containerID string) string {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.containers[containerID].logPath
+}
+
+func (o *Observer) memory(uid types.UID) *memory {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := o.pods[uid]
+	if m == nil {
+		m = &memory{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]known{}}
+		o.pods[uid] = m
+	}
+	return m
+}
+
+// Look takes a picture of the pod that is not older than the call.
+func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error) {
+	m := o.memory(pod.UID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	seen := podlife.Observed{Taken: time.Now()}
+	mine := map[string]string{uidLabel: string(pod.UID)}
+	sandboxes, err := o.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
+	if err != nil {
+		return seen, fmt.Errorf("list sandboxes: %w", err)
+	}
+	containers, err := o.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: mine}})
+	if err != nil {
+		return seen, fmt.Errorf("list containers: %w", err)
+	}
+	if seen.Sandboxes, err = o.sandboxes(ctx, m, sandboxes.Items); err != nil {
+		return seen, err
+	}
+	if seen.Containers, err = o.containers(ctx, m, containers.Containers); err != nil {
+		return seen, err
+	}
+	m.states = outline(sandboxes.Items, containers.Containers)
+	for _, image := range imagesOf(pod) {
+		seen.Images = append(seen.Images, o.cfg.Image(ctx, image))
+	}
+	seen.Volumes = o.cfg.Volumes(pod)
+	return seen, ctx.Err()
+}
+
+func outline(sandboxes []*cri.PodSandbox, containers []*cri.Container) states {
+	s := make(states, len(sandboxes)+len(containers))
+	for _, sb := range sandboxes {
+		s[sb.Id] = sandboxStates + int32(sb.State)
+	}
+	for _, c := range containers {
+		s[c.Id] = int32(c.State)
+	}
+	return s
+}
+
+// sameOutline says whether the last look at the pod saw just this.
+func (o *Observer) sameOutline(uid types.UID, s states) bool {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.states != nil && maps.Equal(m.states, s)
+}
+
+// populated are the pods of which the last look saw something.
+func (o *Observer) populated() []types.UID {
+	o.mu.Lock()
+	all := maps.Clone(o.pods)
+	o.mu.Unlock()
+	var uids []types.UID
+	for uid, m := range all {
+		m.mu.Lock()
+		if len(m.states) > 0 {
+			uids = append(uids, uid)
+		}
+		m.mu.Unlock()
+	}
+	return uids
+}
+
+func (o *Observer) sandboxes(ctx context.Context, m *memory, items []*cri.PodSandbox) ([]podlife.Sandbox, error) {
+	found := make([]podlife.Sandbox, 0, len(items))
+	keep := make(map[string]podlife.Sandbox, len(items))
+	for _, item := range items {
+		ready := item.State == cri.PodSandboxState_SANDBOX_READY
+		sb, known := m.sandboxes[item.Id]
+		if !known || (ready && !sb.Ready) {
+			resp, err := o.cfg.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: item.Id})
+			if status.Code(err) == codes.NotFound {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("status of sandbox %s: %w", item.Id, err)
+			}
+			sb = sandboxOf(item, resp.Status)
+		}
+		sb.Ready = ready
+		keep[item.Id] = sb
+		found = append(found, sb)
+	}
+	m.sandboxes = keep
+	slices.SortStableFunc(found, func(a, b podlife.Sandbox) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Attempt, a.Attempt))
+	})
+	return found, nil
+}
+
+func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Container) ([]podlife.Container, error) {
+	found := make([]podlife.Container, 0, len(items))
+	keep := make(map[string]known, len(items))
+	for _, item := range items {
+		k, seen := m.containers[item.Id]
+		if !seen || k.state != item.State {
+			resp, err := o.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: item.Id})
+			if status.Code(err) == codes.NotFound {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("status of container %s: %w", item.Id, err)
+			}
+			k = known{state: resp.Status.State, c: containerOf(item, resp.Status), logPath: resp.Status.LogPath}
+			if k.state == cri.ContainerState_CONTAINER_EXITED {
+				k.c.Message = o.message(resp.Status, spec.Restore(item.Labels, item.Annotations))
+			}
+			if o.cfg.LogPath != nil && k.logPath != "" {
+				o.cfg.LogPath(item.Id, k.logPath, k.state == cri.ContainerState_CONTAINER_RUNNING)
+			}
+		}
+		keep[item.Id] = k
+		found = append(found, k.c)
+	}
+	m.containers = keep
+	slices.SortStableFunc(found, func(a, b podlife.Container) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Attempt, b.Attempt))
+	})
+	return found, nil
+}
+
+// Limits of a message that is read from the log (L3.151).
+const (
+	logTailLines = 80
+	logTailBytes = 2048
+)
+
+// message is the termination message of a container that ended (L3.150, L3.151).
+func (o *Observer) message(s *cri.ContainerStatus, meta spec.Restored) string {
+	text := ""
+	for _, mount := range s.Mounts {
+		if meta.TerminationMessagePath != "" && mount.ContainerPath == meta.TerminationMessagePath {
+			var err error
+			if text, err = o.cfg.TerminationMessage(mount.HostPath); err != nil {
+				text = fmt.Sprintf("Error on reading termination log %s: %v", mount.HostPath, err)
+			}
+			break
+		}
+	}
+	if text == "" && meta.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError &&
+		s.ExitCode != 0 && s.Reason != "ContainerCannotRun" && s.LogPath != "" {
+		if tail, err := o.cfg.LogTail(s.LogPath, logTailLines, logTailBytes); err == nil {
+			text = tail
+		} else {
+			text = fmt.Sprintf("Error reading termination message from logs: %v", err)
+		}
+	}
+	switch {
+	case s.Message == "":
+		return text
+	case text == "":
+		return s.Message
+	default:
+		return s.Message + ": " + text
+	}
+}
+
+// imagesOf are the images that the pod names, each once.
+func imagesOf(pod *corev1.Pod) []string {
+	var images []string
+	add := func(image string) {
+		if image != "" && !slices.Contains(images, image) {
+			images = append(images, image)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		add(pod.Spec.InitContainers[i].Image)
+	}
+	for i := range pod.Spec.Containers {
+		add(pod.Spec.Containers[i].Image)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		add(pod.Spec.EphemeralContainers[i].Image)
+	}
+	return images
+}
