@@ -1,0 +1,120 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/platforms"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func hostPlatform() string { return platforms.Format(platforms.DefaultSpec()) }
+
+// Import reads an OCI or docker archive and answers the names that exist now: an
+// image without a name gets its id. Code InvalidArgument when the stream is no
+// such archive or has nothing for this machine. Archives may be packed (gzip, zstd).
+func (s *Store) Import(ctx context.Context, r io.Reader, progress Progress) ([]string, error) {
+	ctx = inNamespace(ctx)
+	done, err := s.importArchive(ctx, r, progress)
+	if err != nil {
+		_ = s.collect(context.WithoutCancel(ctx))
+		return nil, importError(ctx, err)
+	}
+	return done, nil
+}
+
+func importError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return rpcError(context.Cause(ctx))
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the archive ends too early: %w", err)
+	}
+	return status.Errorf(codes.InvalidArgument, "failed to import: %v", err)
+}
+
+func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progress) ([]string, error) {
+	ctx, release, err := s.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	stream, err := decompress(r)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	progress.say("reading archive")
+	index, err := archive.ImportIndex(ctx, s.content, stream, archive.WithImportCompression())
+	if err != nil {
+		return nil, err
+	}
+	var idx imagespec.Index
+	if err := readJSON(ctx, s.content, index, &idx); err != nil {
+		return nil, fmt.Errorf("read index of the archive: %w", err)
+	}
+	var done []string
+	unpacked := map[string]bool{}
+	for _, target := range idx.Manifests {
+		if target.Platform != nil && !s.platform.Match(*target.Platform) {
+			continue
+		}
+		if !unpacked[target.Digest.String()] {
+			progress.say("unpacking %s", short(target.Digest))
+			if err := s.unpack(ctx, target, s.children()); err != nil {
+				return nil, fmt.Errorf("unpack %s: %w", nameOf(target), err)
+			}
+			unpacked[target.Digest.String()] = true
+		}
+		name, err := s.importName(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		target.Annotations, target.Platform = nil, nil
+		if _, err := s.publish(ctx, target, name); err != nil {
+			return nil, err
+		}
+		done = append(done, name)
+	}
+	if len(done) == 0 {
+		return nil, fmt.Errorf("the archive holds no image for %s", hostPlatform())
+	}
+	return done, nil
+}
+
+func nameOf(d imagespec.Descriptor) string {
+	if n := d.Annotations[images.AnnotationImageName]; n != "" {
+		return n
+	}
+	if n := d.Annotations[imagespec.AnnotationRefName]; n != "" {
+		return n
+	}
+	return d.Digest.String()
+}
+
+// importName is the full name of an archive's image, or its id when the archive names none.
+func (s *Store) importName(ctx context.Context, target imagespec.Descriptor) (string, error) {
+	n := nameOf(target)
+	// A bare tag, as docker writes next to the full name, is no name.
+	if n != target.Digest.String() && (target.Annotations[images.AnnotationImageName] != "" || isFullName(n)) {
+		full, err := normalize(n)
+		if err != nil {
+			return "", fmt.Errorf("image name %q in the archive: %w", n, err)
+		}
+		return full, nil
+	}
+	config, err := images.Config(ctx, s.content, target, s.platform)
+	if err != nil {
+		return "", err
+	}
+	return config.Digest.String(), nil
+}

@@ -1,0 +1,224 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff/apply"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/unpack"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Progress hears one line for each thing that happens during a pull or an
+// import; it may be called from several goroutines, never after the call returned.
+type Progress func(message string)
+
+func (p Progress) say(format string, args ...any) {
+	if p != nil {
+		p(fmt.Sprintf(format, args...))
+	}
+}
+
+var errStalled = errors.New("the registry sent nothing for too long")
+
+// PullImage implements the CRI call. Codes: InvalidArgument for a malformed name,
+// NotFound, PermissionDenied; Unavailable with a message that begins with
+// RegistryUnavailable (L3.110) when no registry answered.
+func (s *Store) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.PullImageResponse, error) {
+	id, err := s.Pull(ctx, req.GetImage().GetImage(), req.GetAuth(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return &cri.PullImageResponse{ImageRef: id}, nil
+}
+
+// Pull fetches an image, unpacks it and answers its id. Errors as PullImage.
+func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, progress Progress) (string, error) {
+	named, err := reference.ParseDockerRef(name)
+	if err != nil {
+		return "", status.Errorf(codes.InvalidArgument, "failed to parse image reference %q: %v", name, err)
+	}
+	ref := named.String()
+	ctx = inNamespace(ctx)
+	// Two pulls of one name would fetch everything twice; the second finds it here.
+	unlock, err := s.locks.acquire(ctx, "pull/"+ref)
+	if err != nil {
+		return "", rpcError(err)
+	}
+	defer unlock()
+	r, err := s.fetch(ctx, named, ref, auth, progress)
+	if err != nil {
+		// What has arrived is of no use to anybody; it may be large.
+		_ = s.collect(context.WithoutCancel(ctx))
+		return "", pullError(ref, err)
+	}
+	return r.id, nil
+}
+
+func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, auth *cri.AuthConfig, progress Progress) (*record, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx, release, err := s.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+
+	watch := stallWatch{limit: s.cfg.StallTimeout, abort: func() { cancel(errStalled) }}
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: s.hosts(ctx, named, auth)})
+	progress.say("resolving %s", ref)
+	answered := watch.start()
+	name, target, err := resolver.Resolve(ctx, ref)
+	answered()
+	if err != nil {
+		return nil, stalled(ctx, fmt.Errorf("failed to resolve reference %q: %w", ref, err))
+	}
+	if target.MediaType == images.MediaTypeDockerSchema1Manifest {
+		return nil, fmt.Errorf("%s has the outdated format %q: rebuild the image", ref, target.MediaType)
+	}
+	fetcher, err := resolver.Fetcher(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to get fetcher for %q: %w", name, err)
+	}
+	fetcher = &watchedFetcher{Fetcher: fetcher, progress: progress, watch: watch}
+	sources, err := docker.AppendDistributionSourceLabel(s.content, ref)
+	if err != nil {
+		return nil, err
+	}
+	fetch := images.Handlers(remotes.FetchHandler(s.content, fetcher), s.children(), sources)
+	if err := s.unpack(ctx, target, fetch); err != nil {
+		return nil, stalled(ctx, err)
+	}
+	names := []string{ref}
+	if _, ok := named.(reference.Tagged); ok {
+		names = append(names, named.Name()+"@"+target.Digest.String())
+	}
+	r, err := s.publish(ctx, target, names...)
+	if err == nil {
+		progress.say("pulled %s, id %s", ref, r.id)
+	}
+	return r, err
+}
+
+func stalled(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errStalled) {
+		return errStalled
+	}
+	return err
+}
+
+// children walks from an index to the one manifest of this machine, its
+// configuration and its layers, and ties each to its parent for the collector.
+// Packed layers are not tied: once unpacked they are garbage.
+func (s *Store) children() images.HandlerFunc {
+	h := images.SetChildrenMappedLabels(s.content, images.ChildrenHandler(s.content), images.ChildGCLabelsFilterLayers)
+	return images.LimitManifests(images.FilterPlatforms(h, s.platform), s.platform, 1)
+}
+
+// unpack runs the handler over an image and turns its layers into snapshots.
+func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h images.Handler) error {
+	limit := semaphore.NewWeighted(int64(s.cfg.Downloads))
+	u, err := unpack.NewUnpacker(ctx, s.content,
+		unpack.WithUnpackPlatform(unpack.Platform{
+			Platform: s.platform, SnapshotterKey: snapshotterName, Snapshotter: s.snapshots,
+			Applier: apply.NewFileSystemApplier(s.content),
+		}),
+		unpack.WithLimiter(limit),
+		unpack.WithDuplicationSuppressor(&s.locks))
+	if err != nil {
+		return err
+	}
+	err = images.Dispatch(ctx, u.Unpack(h), limit, target)
+	n, unpackErr := u.Wait()
+	if err == nil {
+		err = unpackErr
+	}
+	if err != nil {
+		return err
+	}
+	if n.Unpacks == 0 {
+		return fmt.Errorf("%s holds no image for %s", target.Digest, hostPlatform())
+	}
+	return nil
+}
+
+// stallWatch ends a pull when one wait for the registry takes too long. The time
+// between two waits (writing, unpacking) doesn't count.
+type stallWatch struct {
+	limit time.Duration
+	abort func()
+}
+
+func (w stallWatch) start() (answered func()) {
+	t := time.AfterFunc(w.limit, w.abort)
+	return func() { t.Stop() }
+}
+
+// watchedFetcher tells of each layer and watches each wait for bytes.
+type watchedFetcher struct {
+	remotes.Fetcher
+	progress Progress
+	watch    stallWatch
+}
+
+func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.ReadCloser, error) {
+	if images.IsLayerType(d.MediaType) {
+		f.progress.say("fetching layer %s (%.1f MB)", short(d.Digest), float64(d.Size)/1e6)
+	}
+	answered := f.watch.start()
+	body, err := f.Fetcher.Fetch(ctx, d)
+	answered()
+	if err != nil {
+		return nil, err
+	}
+	w := &watchedBody{ReadCloser: body, watch: f.watch}
+	if seeker, ok := body.(io.Seeker); ok {
+		// Keeps an interrupted download resumable.
+		return &watchedSeeker{watchedBody: w, Seeker: seeker}, nil
+	}
+	return w, nil
+}
+
+type watchedBody struct {
+	io.ReadCloser
+	watch stallWatch
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	defer b.watch.start()()
+	return b.ReadCloser.Read(p)
+}
+
+type watchedSeeker struct {
+	*watchedBody
+	io.Seeker
+}
+
+func short(d digest.Digest) string {
+	if e := d.Encoded(); len(e) > 12 {
+		return e[:12]
+	}
+	return d.String()
+}
+
+func readJSON(ctx context.Context, p content.Provider, d imagespec.Descriptor, v any) error {
+	body, err := content.ReadBlob(ctx, p, d)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}

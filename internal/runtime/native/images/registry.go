@@ -1,0 +1,162 @@
+package images
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/distribution/reference"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+)
+
+// hosts says where the images of a registry are fetched from, with which
+// certificates and credentials.
+func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.AuthConfig) docker.RegistryHosts {
+	opts := config.HostOptions{
+		Credentials: func(host string) (string, string, error) { return credentials(auth, host) },
+	}
+	if s.cfg.RegistryConfig != "" {
+		opts.HostDir = config.HostDirFromRoot(s.cfg.RegistryConfig)
+	}
+	find := config.ConfigureHosts(ctx, opts)
+	token := auth.GetRegistryToken()
+	if token == "" {
+		return find
+	}
+	return func(host string) ([]docker.RegistryHost, error) {
+		hosts, err := find(host)
+		for i := range hosts {
+			// A bearer token is meant for the registry itself, not for its mirrors.
+			if sameRegistry(hosts[i].Host, reference.Domain(named)) {
+				hosts[i].Authorizer = nil
+				header := hosts[i].Header.Clone()
+				if header == nil {
+					header = http.Header{}
+				}
+				header.Set("Authorization", "Bearer "+token)
+				hosts[i].Header = header
+			}
+		}
+		return hosts, err
+	}
+}
+
+func sameRegistry(host, domain string) bool {
+	if domain == "docker.io" {
+		return host == "registry-1.docker.io" || host == "index.docker.io" || host == domain
+	}
+	return host == domain
+}
+
+// credentials answers user and secret for a host; an identity token is a secret
+// without a user. Credentials for another server than the host are not shown to it.
+func credentials(auth *cri.AuthConfig, host string) (user, secret string, _ error) {
+	if auth == nil {
+		return "", "", nil
+	}
+	if server := auth.GetServerAddress(); server != "" {
+		if !strings.Contains(server, "://") {
+			server = "https://" + server
+		}
+		u, err := url.Parse(server)
+		if err != nil {
+			return "", "", fmt.Errorf("server address of the credentials: %w", err)
+		}
+		if u.Host != host && !(sameRegistry(u.Host, "docker.io") && sameRegistry(host, "docker.io")) {
+			return "", "", nil
+		}
+	}
+	switch {
+	case auth.GetUsername() != "":
+		return auth.Username, auth.Password, nil
+	case auth.GetIdentityToken() != "":
+		return "", auth.IdentityToken, nil
+	case auth.GetAuth() != "":
+		plain, err := base64.StdEncoding.DecodeString(auth.Auth)
+		if err != nil {
+			return "", "", fmt.Errorf("credentials are no base64: %w", err)
+		}
+		user, secret, ok := strings.Cut(string(plain), ":")
+		if !ok {
+			return "", "", errors.New("credentials have no colon between user and password")
+		}
+		return user, strings.Trim(secret, "\x00"), nil
+	}
+	return "", "", nil
+}
+
+// pullError words a failed pull as containerd does and gives it a code.
+func pullError(ref string, err error) error {
+	text := fmt.Sprintf("failed to pull and unpack image %q: %v", ref, err)
+	var reply remoteerrors.ErrUnexpectedStatus
+	var network net.Error
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, text)
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, text)
+	case errdefs.IsNotFound(err):
+		return status.Error(codes.NotFound, text)
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return status.Error(codes.PermissionDenied, text)
+	case errors.As(err, &reply):
+		switch {
+		case reply.StatusCode == http.StatusUnauthorized || reply.StatusCode == http.StatusForbidden:
+			return status.Error(codes.PermissionDenied, text)
+		case reply.StatusCode == http.StatusTooManyRequests:
+			return status.Error(codes.ResourceExhausted, text)
+		case reply.StatusCode >= 500:
+			return unavailable(text)
+		}
+	case errors.Is(err, errStalled), errors.As(err, &dns), errors.As(err, &network):
+		return unavailable(text)
+	}
+	return status.Error(codes.Unknown, text)
+}
+
+// unavailable is what the agent recognises as a registry that does not answer (L3.110).
+func unavailable(text string) error {
+	return status.Error(codes.Unavailable, crierrors.ErrRegistryUnavailable.Error()+": "+text)
+}
+
+// rpcError gives any other error a code.
+func rpcError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, err.Error())
+	}
+	return errgrpc.ToGRPC(err)
+}
+
+// decompress unpacks an archive that was packed as a whole.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	buffered := bufio.NewReaderSize(r, 64<<10)
+	if _, err := buffered.Peek(1); err == io.EOF {
+		return nil, errors.New("the archive is empty")
+	}
+	return compression.DecompressStream(buffered)
+}
+
+// isFullName reports whether a name carries more than a tag.
+func isFullName(n string) bool { return strings.ContainsAny(n, "/:") }

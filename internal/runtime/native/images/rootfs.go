@@ -1,0 +1,295 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	continuityfs "github.com/containerd/continuity/fs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/runtime/native"
+)
+
+// layerRecord is the file that says what a writable layer stands on.
+type layerRecord struct {
+	Chain    string `json:"chain"`
+	ReadOnly bool   `json:"readOnly,omitempty"`
+}
+
+const recordFile = "layer.json"
+
+// optionLimit is what fits into the page that mount(2) takes, with room for the upper directory.
+const optionLimit = 3 << 10
+
+// Prepare implements native.Images: mounts of a writable layer on top of the image.
+func (s *Store) Prepare(ctx context.Context, key, imageID string, ids native.IDMap) ([]mount.Mount, error) {
+	return s.stack(ctx, key, imageID, false, ids)
+}
+
+// View implements native.Images: mounts that show the image and nothing else.
+func (s *Store) View(ctx context.Context, key, imageID string) ([]mount.Mount, error) {
+	return s.stack(ctx, key, imageID, true, native.IDMap{})
+}
+
+func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap) ([]mount.Mount, error) {
+	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
+		return nil, status.Errorf(codes.InvalidArgument, "layer key %q can't be a file name", key)
+	}
+	ctx = inNamespace(ctx)
+	dir := s.layerDir(key)
+	r := s.lookup(imageID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, err := readRecord(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if r == nil || s.bases[r.chain] == nil {
+			return nil, status.Errorf(codes.NotFound, "image %q not found", imageID)
+		}
+		rec = layerRecord{Chain: r.chain, ReadOnly: readOnly}
+		err = makeLayer(dir, rec, s.bases[r.chain].lower[0], ids)
+		if err == nil {
+			err = s.hold(ctx, rec.Chain, "layer/"+key)
+		}
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "prepare layer %s: %v", key, err)
+	}
+	b := s.bases[rec.Chain]
+	if b == nil {
+		return nil, status.Errorf(codes.Internal, "layer %s stands on %s, which is gone", key, rec.Chain)
+	}
+	lower, err := s.lowerOption(b.lower)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "prepare layer %s: %v", key, err)
+	}
+	return mounts(dir, lower, len(b.lower), rec.ReadOnly, ids), nil
+}
+
+func mounts(dir, lower string, layers int, readOnly bool, ids native.IDMap) []mount.Mount {
+	if readOnly && layers == 1 {
+		return []mount.Mount{{Type: "bind", Source: lower, Options: []string{"ro", "rbind"}}}
+	}
+	m := mount.Mount{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=" + lower}}
+	if indexParameter() {
+		// Layers are shared between mounts, which the inode index forbids.
+		m.Options = append(m.Options, "index=off")
+	}
+	if readOnly {
+		m.Options = append(m.Options, "ro")
+	} else {
+		m.Options = append(m.Options, "upperdir="+filepath.Join(dir, "fs"), "workdir="+filepath.Join(dir, "work"))
+	}
+	// containerd's convention: whoever mounts maps the lower directories to these ids first.
+	if !ids.Empty() {
+		m.Options = append(m.Options, "uidmap="+formatIDs(ids.UIDs), "gidmap="+formatIDs(ids.GIDs))
+	}
+	return []mount.Mount{m}
+}
+
+func formatIDs(maps []*cri.IDMapping) string {
+	var parts []string
+	for _, m := range maps {
+		parts = append(parts, fmt.Sprintf("%d:%d:%d", m.ContainerId, m.HostId, m.Length))
+	}
+	return strings.Join(parts, ",")
+}
+
+// rootID is the host's id of the map's root.
+func rootID(maps []*cri.IDMapping) int {
+	for _, m := range maps {
+		if m.ContainerId == 0 {
+			return int(m.HostId)
+		}
+	}
+	return 0
+}
+
+var madeLayers atomic.Uint64
+
+// makeLayer builds the directories aside and renames them into place, so a layer
+// is there as a whole or not at all. Its root has mode and owner of the layer below.
+func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) error {
+	tmp := filepath.Join(filepath.Dir(dir), ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return err
+	}
+	fail := func(err error) error {
+		_ = os.RemoveAll(tmp)
+		return err
+	}
+	if !rec.ReadOnly {
+		var st syscall.Stat_t
+		if err := syscall.Stat(below, &st); err != nil {
+			return fail(err)
+		}
+		upper, work := filepath.Join(tmp, "fs"), filepath.Join(tmp, "work")
+		if err := errors.Join(os.Mkdir(upper, 0o755), os.Mkdir(work, 0o711)); err != nil {
+			return fail(err)
+		}
+		if err := os.Chmod(upper, fs.FileMode(st.Mode&0o777)); err != nil {
+			return fail(err)
+		}
+		uid, gid := int(st.Uid), int(st.Gid)
+		if !ids.Empty() {
+			uid, gid = rootID(ids.UIDs), rootID(ids.GIDs)
+			// The container's root must reach its own upper directory.
+			if err := os.Chmod(tmp, 0o711); err != nil {
+				return fail(err)
+			}
+		}
+		if err := os.Chown(upper, uid, gid); err != nil {
+			return fail(err)
+		}
+	}
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return fail(err)
+	}
+	if err := os.WriteFile(filepath.Join(tmp, recordFile), body, 0o600); err != nil {
+		return fail(err)
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// lowerOption joins the layers; a chain too long for mount(2) goes through short links.
+func (s *Store) lowerOption(dirs []string) (string, error) {
+	joined := strings.Join(dirs, ":")
+	if len(joined) <= optionLimit {
+		return joined, nil
+	}
+	links := filepath.Join(s.cfg.Root, "l")
+	if err := os.MkdirAll(links, 0o700); err != nil {
+		return "", err
+	}
+	short := make([]string, len(dirs))
+	for i, d := range dirs {
+		// …/snapshots/17/fs: the number is unique in the store and never used twice.
+		short[i] = filepath.Join(links, filepath.Base(filepath.Dir(d)))
+		if err := os.Symlink(d, short[i]); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	joined = strings.Join(short, ":")
+	if len(joined) > optionLimit {
+		return "", fmt.Errorf("%d layers are too many below %s: choose a data directory with a shorter path", len(dirs), s.cfg.Root)
+	}
+	return joined, nil
+}
+
+func (s *Store) layerDir(key string) string { return filepath.Join(s.cfg.Root, "rw", key) }
+
+func readRecord(dir string) (layerRecord, error) {
+	var rec layerRecord
+	body, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return rec, err
+	}
+	return rec, json.Unmarshal(body, &rec)
+}
+
+// Release implements native.Images: the layer's files go, nothing may have it mounted.
+func (s *Store) Release(ctx context.Context, key string) error {
+	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
+		return nil
+	}
+	ctx = inNamespace(ctx)
+	dir := s.layerDir(key)
+	gone := filepath.Join(filepath.Dir(dir), ".gone-"+strconv.FormatUint(madeLayers.Add(1), 10))
+	s.mu.Lock()
+	rec, err := readRecord(dir)
+	if err == nil {
+		err = os.Rename(dir, gone)
+	}
+	unused := false
+	if err == nil {
+		err = s.unhold(ctx, rec.Chain, "layer/"+key)
+		unused = s.bases[rec.Chain] == nil
+	}
+	s.mu.Unlock()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return status.Errorf(codes.Internal, "release layer %s: %v", key, err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		return status.Errorf(codes.Internal, "remove files of layer %s: %v", key, err)
+	}
+	if unused {
+		return rpcError(s.collect(ctx))
+	}
+	return nil
+}
+
+// Usage implements native.Images: what the container wrote, in allocated bytes.
+func (s *Store) Usage(ctx context.Context, key string) (native.Usage, error) {
+	u, err := continuityfs.DiskUsage(ctx, filepath.Join(s.layerDir(key), "fs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return native.Usage{}, status.Errorf(codes.NotFound, "layer %q not found", key)
+	}
+	if err != nil {
+		return native.Usage{}, status.Errorf(codes.Internal, "measure layer %s: %v", key, err)
+	}
+	return native.Usage{Bytes: u.Size, Inodes: u.Inodes}, nil
+}
+
+// Layers lists the keys of all writable and viewed layers.
+func (s *Store) Layers() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Root, "rw"))
+	if err != nil {
+		return nil, fmt.Errorf("list container layers: %w", err)
+	}
+	var keys []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			keys = append(keys, e.Name())
+		}
+	}
+	return keys, nil
+}
+
+// loadRW takes up the layers of running containers and removes half-made ones.
+func (s *Store) loadRW(ctx context.Context) error {
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Root, "rw"))
+	if err != nil {
+		return fmt.Errorf("list container layers: %w", err)
+	}
+	for _, e := range entries {
+		dir := s.layerDir(e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
+			if err := os.RemoveAll(dir); err != nil {
+				return fmt.Errorf("remove left-over layer: %w", err)
+			}
+			continue
+		}
+		rec, err := readRecord(dir)
+		if err == nil {
+			err = s.hold(ctx, rec.Chain, "layer/"+e.Name())
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Layer of a container is damaged", "layer", e.Name())
+		}
+	}
+	return nil
+}
+
+func indexParameter() bool {
+	_, err := os.Stat("/sys/module/overlay/parameters/index")
+	return err == nil
+}

@@ -1,0 +1,159 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native"
+)
+
+// Resolve implements native.Images.
+func (s *Store) Resolve(_ context.Context, ref string) (native.Image, error) {
+	r := s.lookup(ref)
+	if r == nil {
+		return native.Image{}, status.Errorf(codes.NotFound, "image %q not found", ref)
+	}
+	im := native.Image{ID: r.id, Ref: r.id, Config: r.config, Pinned: s.pinned(r)}
+	if _, digests := r.split(); len(digests) > 0 {
+		im.Ref = digests[0]
+	}
+	return im, nil
+}
+
+// ListImages implements the CRI call; a filter names one image.
+func (s *Store) ListImages(_ context.Context, req *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
+	resp := &cri.ListImagesResponse{}
+	if want := req.GetFilter().GetImage().GetImage(); want != "" {
+		if r := s.lookup(want); r != nil {
+			resp.Images = append(resp.Images, s.describe(r))
+		}
+		return resp, nil
+	}
+	for _, r := range s.all() {
+		resp.Images = append(resp.Images, s.describe(r))
+	}
+	return resp, nil
+}
+
+// ImageStatus implements the CRI call; an unknown image is an empty answer.
+func (s *Store) ImageStatus(_ context.Context, req *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
+	r := s.lookup(req.GetImage().GetImage())
+	if r == nil {
+		return &cri.ImageStatusResponse{}, nil
+	}
+	resp := &cri.ImageStatusResponse{Image: s.describe(r)}
+	if req.GetVerbose() {
+		info, err := json.Marshal(map[string]any{"chainID": r.chain, "imageSpec": r.config})
+		if err != nil {
+			return nil, status.Errorf(codes.Internal, "describe image %s: %v", r.id, err)
+		}
+		resp.Info = map[string]string{"info": string(info)}
+	}
+	return resp, nil
+}
+
+// RemoveImage implements the CRI call: the image goes with all its names. Its
+// layers stay as long as a container stands on them. An unknown image is no error.
+func (s *Store) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
+	r := s.lookup(req.GetImage().GetImage())
+	if r == nil {
+		return &cri.RemoveImageResponse{}, nil
+	}
+	ctx = inNamespace(ctx)
+	if err := s.remove(ctx, r.id); err != nil {
+		return nil, status.Errorf(codes.Internal, "failed to remove image %q: %v", r.id, err)
+	}
+	return &cri.RemoveImageResponse{}, rpcError(s.collect(ctx))
+}
+
+func (s *Store) remove(ctx context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.byID[id]
+	if r == nil {
+		return nil
+	}
+	for _, name := range r.names {
+		if err := s.images.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		s.unindex(name)
+	}
+	return s.unhold(ctx, r.chain, "image/"+r.id)
+}
+
+// ImageFsInfo implements the CRI call: images and containers share one file
+// system; what is used is the sum of all unpacked layers.
+func (s *Store) ImageFsInfo(ctx context.Context, _ *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
+	ctx = inNamespace(ctx)
+	var names []string
+	err := s.snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if info.Kind == snapshots.KindCommitted {
+			names = append(names, info.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	var bytes, inodes int64
+	for _, n := range names {
+		u, err := s.snapshots.Usage(ctx, n)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, rpcError(err)
+		}
+		bytes, inodes = bytes+u.Size, inodes+u.Inodes
+	}
+	fs := []*cri.FilesystemUsage{{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &cri.FilesystemIdentifier{Mountpoint: filepath.Join(s.cfg.Root, "overlay")},
+		UsedBytes:  &cri.UInt64Value{Value: uint64(bytes)},
+		InodesUsed: &cri.UInt64Value{Value: uint64(inodes)},
+	}}
+	return &cri.ImageFsInfoResponse{ImageFilesystems: fs, ContainerFilesystems: fs}, nil
+}
+
+// split separates tags from digests; an image's own id is neither.
+func (r *record) split() (tags, digests []string) {
+	for _, n := range r.names {
+		switch {
+		case strings.HasPrefix(n, "sha256:"):
+		case strings.Contains(n, "@"):
+			digests = append(digests, n)
+		default:
+			tags = append(tags, n)
+		}
+	}
+	return tags, digests
+}
+
+func (s *Store) pinned(r *record) bool {
+	return slices.ContainsFunc(r.names, func(n string) bool { return slices.Contains(s.cfg.Pinned, n) })
+}
+
+func (s *Store) describe(r *record) *cri.Image {
+	im := &cri.Image{Id: r.id, Size: r.size, Pinned: s.pinned(r)}
+	im.RepoTags, im.RepoDigests = r.split()
+	im.Spec = &cri.ImageSpec{Image: r.id}
+	user, _, _ := strings.Cut(r.config.Config.User, ":")
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
+		im.Uid = &cri.Int64Value{Value: uid}
+	} else {
+		im.Username = user
+	}
+	return im
+}

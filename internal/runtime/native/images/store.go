@@ -1,0 +1,472 @@
+// Package images is the image store of the native runtime: containerd's content
+// store, metadata database, overlay snapshotter and registry client as libraries
+// in this process. The runtime drives it, and the node agent for imports; two
+// stores never share a directory.
+//
+// An image becomes visible only when it is complete and unpacked. Everything
+// before that belongs to a lease that the next Open deletes, so a process that
+// is killed at any point leaves garbage at most, never half an image.
+//
+//	content, ingest ── lease ──▶ snapshots committed ──▶ name recorded (visible)
+//	                                                         │ RemoveImage
+//	            collected ◀── last container released ◀── name gone
+//
+// A container's writable layer is two plain directories beside the store, not a
+// snapshot: making one costs no database transaction and no fsync.
+//
+// It must never mount anything, start a process of an image, or pull on its own.
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
+	boltErrors "go.etcd.io/bbolt/errors"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+	"carob/internal/runtime/native"
+)
+
+// namespace is containerd's notion of a tenant; this store has one.
+const namespace = "carob"
+
+// snapshotterName appears in the garbage collector's labels on disk: never change it.
+const snapshotterName = "overlayfs"
+
+// Config says where the store is and how it reaches registries.
+type Config struct {
+	// Root holds everything: content, snapshots, names, writable layers.
+	Root string
+	// RegistryConfig is a directory in containerd's hosts.toml layout (mirrors,
+	// private CAs, client certificates); empty for none. It is read at each pull.
+	RegistryConfig string
+	// Pinned are references whose images the node agent must not collect.
+	Pinned []string
+	// StallTimeout ends a pull that received no byte for so long; 0 means five minutes.
+	StallTimeout time.Duration
+	// Downloads is how many layers of one pull are fetched side by side; 0 means three.
+	Downloads int
+}
+
+// Store is an open image store. All methods are safe for concurrent use.
+type Store struct {
+	cfg       Config
+	db        *metadata.DB
+	content   content.Store
+	images    images.Store
+	leases    leases.Manager
+	snapshots snapshots.Snapshotter
+	platform  platforms.MatchComparer
+	locks     keyLocks
+
+	// mu guards the index and the holds below; no I/O on a registry happens under it.
+	mu     sync.RWMutex
+	byID   map[string]*record
+	byName map[string]string // reference → id
+	bases  map[string]*base  // chain id → the unpacked layers
+}
+
+var _ native.Images = (*Store)(nil)
+
+// record is one image, with all of its names.
+type record struct {
+	id       string // digest of the configuration
+	chain    string // chain id of its layers
+	config   imagespec.Image
+	size     uint64 // bytes of manifest, configuration and packed layers
+	names    []string
+	manifest digest.Digest
+}
+
+// base is an unpacked chain of layers that images and writable layers stand on.
+// It is kept as long as anybody does.
+type base struct {
+	lower []string // directories, topmost first
+	users map[string]bool
+}
+
+// Open opens the store in cfg.Root, makes it if there is none, and clears what
+// an earlier process left unfinished. Kinds: InUse when another process has it
+// open, Unsupported when the file system can't carry overlays.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if cfg.StallTimeout == 0 {
+		cfg.StallTimeout = 5 * time.Minute
+	}
+	if cfg.Downloads == 0 {
+		cfg.Downloads = 3
+	}
+	for i, p := range cfg.Pinned {
+		if n, err := normalize(p); err == nil {
+			cfg.Pinned[i] = n
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Root, "rw"), 0o700); err != nil {
+		return nil, fmt.Errorf("make image store: %w", err)
+	}
+	file := filepath.Join(cfg.Root, "meta.db")
+	db, err := bolt.Open(file, 0o600, &bolt.Options{Timeout: time.Second})
+	if errors.Is(err, boltErrors.ErrTimeout) {
+		return nil, errkind.Errorf(errkind.InUse, "image store %s is in use by another process", cfg.Root)
+	}
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
+	}
+	s := &Store{cfg: cfg, platform: platforms.Default(), byID: map[string]*record{}, byName: map[string]string{}, bases: map[string]*base{}}
+	if err := s.open(ctx, db); err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context, db *bolt.DB) error {
+	ctx = inNamespace(ctx)
+	layersDir := filepath.Join(s.cfg.Root, "overlay")
+	if _, err := os.Stat(layersDir); errors.Is(err, fs.ErrNotExist) {
+		// Only once for each store: the trial costs a mount.
+		if err := overlayutils.Supported(s.cfg.Root); err != nil {
+			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w", s.cfg.Root, err)
+		}
+	}
+	blobs, err := local.NewStore(filepath.Join(s.cfg.Root, "content"))
+	if err != nil {
+		return fmt.Errorf("open content store: %w", err)
+	}
+	layers, err := overlay.NewSnapshotter(layersDir)
+	if err != nil {
+		return fmt.Errorf("open layer store: %w", err)
+	}
+	s.db = metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{snapshotterName: layers})
+	if err := s.db.Init(ctx); err != nil {
+		return errkind.Errorf(errkind.Corrupt, "read image database: %w", err)
+	}
+	s.content, s.images = s.db.ContentStore(), metadata.NewImageStore(s.db)
+	s.leases, s.snapshots = metadata.NewLeaseManager(s.db), s.db.Snapshotter(snapshotterName)
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	if err := s.loadRW(ctx); err != nil {
+		return err
+	}
+	return s.dropLeftovers(ctx)
+}
+
+// Close releases the directory; nothing may be running any more.
+func (s *Store) Close() error { return s.db.Close() }
+
+func inNamespace(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, namespace)
+}
+
+// load builds the index from the names on disk.
+func (s *Store) load(ctx context.Context) error {
+	all, err := s.images.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	for _, im := range all {
+		r, err := s.read(ctx, im.Target)
+		if err == nil {
+			err = s.hold(ctx, r.chain, "image/"+r.id)
+		}
+		if err != nil {
+			// A lost blob or layer: the name must go, or every pod that uses the
+			// image fails where a new pull would help.
+			klog.FromContext(ctx).Error(err, "Image is damaged, forgetting it", "image", im.Name)
+			if err := s.images.Delete(ctx, im.Name); err != nil && !errdefs.IsNotFound(err) {
+				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
+			}
+			continue
+		}
+		s.index(r, im.Name)
+	}
+	return nil
+}
+
+// dropLeftovers frees what operations of a killed process had leased.
+func (s *Store) dropLeftovers(ctx context.Context) error {
+	all, err := s.leases.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	for _, l := range all {
+		if err := s.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("delete lease: %w", err)
+		}
+	}
+	dropped := false
+	views, err := s.viewsOnDisk(ctx)
+	if err != nil {
+		return err
+	}
+	for _, chain := range views {
+		if s.bases[chain] == nil {
+			dropped = true
+			if err := s.snapshots.Remove(ctx, viewKey(chain)); err != nil && !errdefs.IsNotFound(err) {
+				return fmt.Errorf("remove unused layers: %w", err)
+			}
+		}
+	}
+	if dropped || len(all) > 0 {
+		return s.collect(ctx)
+	}
+	return nil
+}
+
+// read makes the record of an image that is complete in the content store.
+func (s *Store) read(ctx context.Context, target imagespec.Descriptor) (*record, error) {
+	m, err := images.Manifest(ctx, s.content, target, s.platform)
+	if err != nil {
+		return nil, fmt.Errorf("read manifest: %w", err)
+	}
+	r := &record{id: m.Config.Digest.String(), size: uint64(target.Size), manifest: target.Digest}
+	if err := readJSON(ctx, s.content, m.Config, &r.config); err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	r.chain = identity.ChainID(r.config.RootFS.DiffIDs).String()
+	for _, d := range append(slices.Clone(m.Layers), m.Config) {
+		r.size += uint64(d.Size)
+	}
+	return r, nil
+}
+
+// index makes an image visible under a name; the caller holds mu or is alone.
+func (s *Store) index(r *record, name string) {
+	if old := s.byName[name]; old != "" && old != r.id {
+		s.unindex(name)
+	}
+	if have := s.byID[r.id]; have != nil {
+		r.names = have.names
+	}
+	if !slices.Contains(r.names, name) {
+		r.names = append(slices.Clone(r.names), name)
+		slices.Sort(r.names)
+	}
+	s.byID[r.id], s.byName[name] = r, r.id
+}
+
+// unindex takes a name away and answers the image's record, which keeps its
+// place under its id until its last name is gone.
+func (s *Store) unindex(name string) *record {
+	r := s.byID[s.byName[name]]
+	delete(s.byName, name)
+	if r == nil {
+		return nil
+	}
+	less := *r
+	less.names = slices.DeleteFunc(slices.Clone(r.names), func(n string) bool { return n == name })
+	if len(less.names) == 0 {
+		delete(s.byID, r.id)
+	} else {
+		s.byID[r.id] = &less
+	}
+	return &less
+}
+
+// publish records names for an unpacked image and makes it visible.
+func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, names ...string) (*record, error) {
+	r, err := s.read(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.hold(ctx, r.chain, "image/"+r.id); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		im := images.Image{Name: name, Target: target}
+		if _, err := s.images.Update(ctx, im, "target"); errdefs.IsNotFound(err) {
+			_, err = s.images.Create(ctx, im)
+			if err != nil {
+				return nil, fmt.Errorf("record image %s: %w", name, err)
+			}
+		} else if err != nil {
+			return nil, fmt.Errorf("record image %s: %w", name, err)
+		}
+		old := s.byID[s.byName[name]]
+		s.index(r, name)
+		r = s.byID[r.id]
+		if old != nil && old.id != r.id && s.byID[old.id] == nil {
+			if err := s.unhold(ctx, old.chain, "image/"+old.id); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r, nil
+}
+
+// lookup finds a record by id (with or without sha256:), unique beginning of an
+// id, or name; nil if there is none.
+func (s *Store) lookup(ref string) *record {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if r := s.byID[ref]; r != nil {
+		return r
+	}
+	if r := s.byID["sha256:"+ref]; r != nil {
+		return r
+	}
+	if name, err := normalize(ref); err == nil {
+		if r := s.byID[s.byName[name]]; r != nil {
+			return r
+		}
+	}
+	if len(ref) < 6 || strings.Trim(ref, "0123456789abcdef") != "" {
+		return nil
+	}
+	var found *record
+	for id, r := range s.byID {
+		if strings.HasPrefix(id, "sha256:"+ref) {
+			if found != nil {
+				return nil
+			}
+			found = r
+		}
+	}
+	return found
+}
+
+// normalize completes a short name as docker does: busybox → docker.io/library/busybox:latest.
+func normalize(name string) (string, error) {
+	named, err := reference.ParseDockerRef(name)
+	if err != nil {
+		return "", err
+	}
+	return named.String(), nil
+}
+
+// hold keeps a chain of layers for a user; the caller holds mu or is alone.
+func (s *Store) hold(ctx context.Context, chain, user string) error {
+	b := s.bases[chain]
+	if b == nil {
+		lower, err := s.view(ctx, chain)
+		if err != nil {
+			return err
+		}
+		b = &base{lower: lower, users: map[string]bool{}}
+		s.bases[chain] = b
+	}
+	b.users[user] = true
+	return nil
+}
+
+// unhold gives a chain up; with its last user the layers become garbage.
+func (s *Store) unhold(ctx context.Context, chain, user string) error {
+	b := s.bases[chain]
+	if b == nil {
+		return nil
+	}
+	delete(b.users, user)
+	if len(b.users) > 0 {
+		return nil
+	}
+	delete(s.bases, chain)
+	if err := s.snapshots.Remove(ctx, viewKey(chain)); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("release layers: %w", err)
+	}
+	return nil
+}
+
+func viewKey(chain string) string { return "base/" + chain }
+
+// view pins a committed chain in the database and answers its directories.
+func (s *Store) view(ctx context.Context, chain string) ([]string, error) {
+	mounts, err := s.snapshots.Mounts(ctx, viewKey(chain))
+	if errdefs.IsNotFound(err) {
+		mounts, err = s.snapshots.View(ctx, viewKey(chain), chain, snapshots.WithLabels(map[string]string{
+			"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)}))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find layers %s: %w", chain, err)
+	}
+	return lowerDirs(mounts)
+}
+
+// lowerDirs takes the layer directories out of a view's mounts.
+func lowerDirs(mounts []mount.Mount) ([]string, error) {
+	if len(mounts) == 1 {
+		switch mounts[0].Type {
+		case "bind":
+			return []string{mounts[0].Source}, nil
+		case "overlay":
+			for _, o := range mounts[0].Options {
+				if dirs, ok := strings.CutPrefix(o, "lowerdir="); ok {
+					return strings.Split(dirs, ":"), nil
+				}
+			}
+		}
+	}
+	return nil, fmt.Errorf("unexpected mounts of a layer view: %v", mounts)
+}
+
+func (s *Store) viewsOnDisk(ctx context.Context) ([]string, error) {
+	var chains []string
+	err := s.snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if chain, ok := strings.CutPrefix(info.Name, "base/"); ok {
+			chains = append(chains, chain)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list layers: %w", err)
+	}
+	return chains, nil
+}
+
+// collect removes content and layers that nothing refers to.
+func (s *Store) collect(ctx context.Context) error {
+	if _, err := s.db.GarbageCollect(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("collect unused image data: %w", err)
+	}
+	return nil
+}
+
+// lease protects what ctx's operations write until release is called.
+func (s *Store) lease(ctx context.Context) (_ context.Context, release func(), _ error) {
+	l, err := s.leases.Create(ctx, leases.WithRandomID())
+	if err != nil {
+		return nil, nil, fmt.Errorf("create lease: %w", err)
+	}
+	return leases.WithLease(ctx, l.ID), func() {
+		// Also after a cancel: the lease is what keeps the garbage.
+		ctx := context.WithoutCancel(ctx)
+		if err := s.leases.Delete(ctx, l); err != nil {
+			klog.FromContext(ctx).Error(err, "Lease of an image operation stays until the next start")
+		}
+	}, nil
+}
+
+// all copies the records in a stable order.
+func (s *Store) all() []*record {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(s.byID), func(a, b *record) int { return strings.Compare(a.id, b.id) })
+}

@@ -1,0 +1,671 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/errkind"
+	"carob/internal/runtime/native"
+)
+
+func openStore(t *testing.T, cfg Config) *Store {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("unpacking layers needs root")
+	}
+	if cfg.Root == "" {
+		cfg.Root = t.TempDir()
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// layerOf is a layer with the given files.
+func layerOf(t *testing.T, files map[string]string) v1.Layer {
+	t.Helper()
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, p := range slices.Sorted(func(yield func(string) bool) {
+		for p := range files {
+			if !yield(p) {
+				return
+			}
+		}
+	}) {
+		h := &tar.Header{Name: p, Mode: 0o644, Size: int64(len(files[p])), Typeflag: tar.TypeReg}
+		if strings.HasSuffix(p, "/") {
+			h.Typeflag, h.Mode, h.Size = tar.TypeDir, 0o755, 0
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := io.WriteString(tw, files[p]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// imageOf is an image for this machine with one layer for each set of files.
+func imageOf(t *testing.T, user string, layers ...map[string]string) v1.Image {
+	t.Helper()
+	im := v1.Image(empty.Image)
+	for _, files := range layers {
+		var err error
+		if im, err = mutate.AppendLayers(im, layerOf(t, files)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := im.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture, _ = strings.Cut(hostPlatform(), "/")
+	c.Config.User, c.Config.Cmd = user, []string{"/bin/true"}
+	if im, err = mutate.ConfigFile(im, c); err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+func dockerArchive(t *testing.T, im v1.Image, refs ...string) []byte {
+	t.Helper()
+	images := map[name.Tag]v1.Image{}
+	for _, ref := range refs {
+		tag, err := name.NewTag(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images[tag] = im
+	}
+	var buf bytes.Buffer
+	if err := tarball.MultiWrite(images, &buf); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+func ociArchive(t *testing.T, im v1.Image, ref string) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotations := map[string]string{}
+	if ref != "" {
+		annotations["io.containerd.image.name"] = ref
+	}
+	if err := p.AppendImage(im, layout.WithAnnotations(annotations)); err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	if err := tw.AddFS(os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+func mustImport(t *testing.T, s *Store, archive []byte) []string {
+	t.Helper()
+	names, err := s.Import(t.Context(), bytes.NewReader(archive), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func imageStatus(t *testing.T, s *Store, ref string) *cri.Image {
+	t.Helper()
+	resp, err := s.ImageStatus(t.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Image
+}
+
+func remove(t *testing.T, s *Store, ref string) {
+	t.Helper()
+	if _, err := s.RemoveImage(t.Context(), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mounted shows the mounts below a temporary directory.
+func mounted(t *testing.T, s *Store, key, id string, readOnly bool) string {
+	t.Helper()
+	f := s.View
+	if !readOnly {
+		f = func(ctx context.Context, key, id string) (_ []mountT, err error) {
+			return s.Prepare(ctx, key, id, native.IDMap{})
+		}
+	}
+	ms, err := f(t.Context(), key, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, m := range ms {
+		if err := m.Mount(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+func TestNamesOfImports(t *testing.T) {
+	im := imageOf(t, "1000:1000", map[string]string{"etc/": "", "etc/greeting": "hello"})
+	for _, c := range []struct {
+		name    string
+		archive []byte
+		want    []string // empty: the id
+	}{
+		{"docker archive with a short name", dockerArchive(t, im, "busybox"), []string{"docker.io/library/busybox:latest"}},
+		{"docker archive with a registry", dockerArchive(t, im, "harbor.example/public/app:v1"), []string{"harbor.example/public/app:v1"}},
+		{"OCI archive", ociArchive(t, im, "docker.io/library/nginx:1.27"), []string{"docker.io/library/nginx:1.27"}},
+		{"OCI archive without a name", ociArchive(t, im, ""), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openStore(t, Config{})
+			got := mustImport(t, s, c.archive)
+			all, err := s.ListImages(t.Context(), &cri.ListImagesRequest{})
+			if err != nil || len(all.Images) != 1 {
+				t.Fatalf("images: %v, %v", all, err)
+			}
+			want := c.want
+			if want == nil {
+				want = []string{all.Images[0].Id}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.want, all.Images[0].RepoTags); diff != "" {
+				t.Errorf("tags (-want +got):\n%s", diff)
+			}
+			if uid := all.Images[0].GetUid().GetValue(); uid != 1000 {
+				t.Errorf("uid %d", uid)
+			}
+		})
+	}
+}
+
+func TestLookup(t *testing.T) {
+	s := openStore(t, Config{Pinned: []string{"busybox:1.36"}})
+	im := imageOf(t, "", map[string]string{"a": "a"})
+	mustImport(t, s, dockerArchive(t, im, "busybox:1.36", "busybox:latest"))
+	id := imageStatus(t, s, "busybox").Id
+	for _, ref := range []string{"busybox", "busybox:1.36", "library/busybox", "docker.io/library/busybox:latest", id, strings.TrimPrefix(id, "sha256:"), id[7:19]} {
+		got := imageStatus(t, s, ref)
+		if got == nil || got.Id != id {
+			t.Errorf("%s: found %v", ref, got)
+		}
+		if !got.GetPinned() {
+			t.Errorf("%s: not pinned", ref)
+		}
+	}
+	for _, ref := range []string{"busybox:1.37", "nginx", "sha256:" + strings.Repeat("0", 64), "BAD NAME"} {
+		if got := imageStatus(t, s, ref); got != nil {
+			t.Errorf("%s: found %v", ref, got)
+		}
+	}
+	if _, err := s.Resolve(t.Context(), "nginx"); status.Code(err) != codes.NotFound {
+		t.Errorf("resolve: %v", err)
+	}
+}
+
+func TestTagMovesToNewImage(t *testing.T) {
+	s := openStore(t, Config{})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"v": "1"}), "app:v1"))
+	old := imageStatus(t, s, "app:v1").Id
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"v": "2"}), "app:v1"))
+	if now := imageStatus(t, s, "app:v1").Id; now == old {
+		t.Error("the tag still names the old image")
+	}
+	if got := imageStatus(t, s, old); got != nil {
+		t.Errorf("the old image has no name any more and is still there: %v", got)
+	}
+}
+
+func TestLayersOfContainers(t *testing.T) {
+	s := openStore(t, Config{})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"etc/": "", "etc/one": "1"}, map[string]string{"etc/two": "2"}), "app"))
+	id := imageStatus(t, s, "app").Id
+
+	first := mounted(t, s, "c1", id, false)
+	if err := os.WriteFile(filepath.Join(first, "etc/one"), bytes.Repeat([]byte("x"), 100_000), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	second := mounted(t, s, "c2", id, false)
+	for p, want := range map[string]string{"etc/one": "1", "etc/two": "2"} {
+		if got, err := os.ReadFile(filepath.Join(second, p)); err != nil || string(got) != want {
+			t.Errorf("%s in another container: %q, %v", p, got, err)
+		}
+	}
+	if u, err := s.Usage(t.Context(), "c1"); err != nil || u.Bytes < 100_000 || u.Inodes < 3 {
+		t.Errorf("usage %+v, %v", u, err)
+	}
+	if u, err := s.Usage(t.Context(), "c2"); err != nil || u.Bytes > 20_000 {
+		t.Errorf("usage of an untouched layer %+v, %v", u, err)
+	}
+	view := mounted(t, s, "v1", id, true)
+	if err := os.WriteFile(filepath.Join(view, "etc/new"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("write to a view: %v", err)
+	}
+	// The same key is the same layer.
+	again := mounted(t, s, "c1", id, false)
+	if got, err := os.ReadFile(filepath.Join(again, "etc/one")); err != nil || len(got) != 100_000 {
+		t.Errorf("prepared again: %d bytes, %v", len(got), err)
+	}
+	for _, key := range []string{"", "../x", ".hidden"} {
+		if _, err := s.Prepare(t.Context(), key, id, native.IDMap{}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("key %q: %v", key, err)
+		}
+	}
+	if _, err := s.Prepare(t.Context(), "c3", "nothing", native.IDMap{}); status.Code(err) != codes.NotFound {
+		t.Errorf("unknown image: %v", err)
+	}
+}
+
+// An image may be removed while containers run from it; their files stay until the last one is gone.
+func TestRemoveWhileInUse(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+	id := imageStatus(t, s, "app").Id
+	dir := mounted(t, s, "c1", id, false)
+	remove(t, s, "app")
+	remove(t, s, "app")
+	if imageStatus(t, s, id) != nil {
+		t.Error("a removed image is still listed")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, Config{Root: root})
+	if got, err := os.ReadFile(filepath.Join(dir, "one")); err != nil || string(got) != "1" {
+		t.Errorf("file of a running container: %q, %v", got, err)
+	}
+	if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}); err != nil {
+		t.Errorf("layer after a restart: %v", err)
+	}
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Release(t.Context(), "c1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectEmpty(t, s)
+}
+
+// expectEmpty fails when content, layers or directories are left.
+func expectEmpty(t *testing.T, s *Store) {
+	t.Helper()
+	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "overlay/snapshots/*", "rw/*", "rw/.*"} {
+		left, err := filepath.Glob(filepath.Join(s.cfg.Root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) > 0 {
+			t.Errorf("left: %s", strings.Join(left, " "))
+		}
+	}
+	info, err := s.ImageFsInfo(t.Context(), &cri.ImageFsInfoRequest{})
+	if err != nil || info.ImageFilesystems[0].UsedBytes.Value != 0 {
+		t.Errorf("used: %v, %v", info, err)
+	}
+}
+
+func TestImportsThatFailLeaveNothing(t *testing.T) {
+	good := dockerArchive(t, imageOf(t, "", map[string]string{"one": strings.Repeat("1", 10_000)}), "app")
+	foreign := imageOf(t, "", map[string]string{"one": "1"})
+	c, err := foreign.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.DeepCopy()
+	c.Architecture = "s390x"
+	if foreign, err = mutate.ConfigFile(foreign, c); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name    string
+		archive []byte
+		message string
+	}{
+		{"empty", nil, "empty"},
+		{"no archive", []byte("hello, this is no tar file at all"), "failed to import"},
+		{"cut off", good[:len(good)/2], "ends too early"},
+		{"other architecture", dockerArchive(t, foreign, "app"), "no image for linux"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := openStore(t, Config{})
+			_, err := s.Import(t.Context(), bytes.NewReader(tc.archive), nil)
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(fmt.Sprint(err), tc.message) {
+				t.Errorf("got %v, want a message with %q", err, tc.message)
+			}
+			expectEmpty(t, s)
+		})
+	}
+}
+
+// A process killed during an import or pull leaves a lease; the next one clears it.
+func TestLeftoversOfKilledProcess(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	ctx, _, err := s.lease(inNamespace(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	im := imageOf(t, "", map[string]string{"one": "1"})
+	target := importContent(t, ctx, s, dockerArchive(t, im, "app"))
+	if err := s.unpack(ctx, target, s.children()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.view(ctx, mustRead(t, ctx, s, target).chain); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "rw", ".new-1", "fs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectEmpty(t, openStore(t, Config{Root: root}))
+}
+
+func TestDamagedImageIsForgotten(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+	id := imageStatus(t, s, "app").Id
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(root, "content/blobs/sha256", strings.TrimPrefix(id, "sha256:"))); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, Config{Root: root})
+	if got := imageStatus(t, s, "app"); got != nil {
+		t.Errorf("an image without its configuration is listed: %v", got)
+	}
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+	mounted(t, s, "c1", id, false)
+}
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	root := t.TempDir()
+	openStore(t, Config{Root: root})
+	if _, err := Open(t.Context(), Config{Root: root}); !errkind.Is(err, errkind.InUse) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// testRegistry is a registry on loopback that wants user and password.
+type testRegistry struct {
+	host     string
+	requests []string
+}
+
+func startRegistry(t *testing.T, user, password string, mangle func(http.ResponseWriter, *http.Request) bool) *testRegistry {
+	t.Helper()
+	r := &testRegistry{}
+	h := registry.New()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if u, p, _ := req.BasicAuth(); user != "" && (u != user || p != password) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if mangle != nil && req.Method != http.MethodPut && req.Method != http.MethodPost && req.Method != http.MethodPatch && mangle(w, req) {
+			return
+		}
+		h.ServeHTTP(w, req)
+	}))
+	t.Cleanup(srv.Close)
+	r.host = strings.TrimPrefix(srv.URL, "http://")
+	return r
+}
+
+func (r *testRegistry) push(t *testing.T, repository string, im v1.Image, user, password string) {
+	t.Helper()
+	ref, err := name.ParseReference(r.host + "/" + repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, im, remote.WithAuth(&authn.Basic{Username: user, Password: password})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPull(t *testing.T) {
+	im := imageOf(t, "www-data", map[string]string{"one": "1"}, map[string]string{"two": "2"})
+	reg := startRegistry(t, "anna", "secret", nil)
+	reg.push(t, "team/app:v1", im, "anna", "secret")
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	auth := &cri.AuthConfig{Username: "anna", Password: "secret"}
+
+	for _, c := range []struct {
+		name, ref string
+		auth      *cri.AuthConfig
+		code      codes.Code
+		message   string
+	}{
+		{"with password", reg.host + "/team/app:v1", auth, codes.OK, ""},
+		{"with packed credentials", reg.host + "/team/app:v1", &cri.AuthConfig{Auth: "YW5uYTpzZWNyZXQ="}, codes.OK, ""},
+		{"for this server", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "http://" + reg.host}, codes.OK, ""},
+		{"for another server", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "https://quay.io"}, codes.PermissionDenied, "401 Unauthorized"},
+		{"without", reg.host + "/team/app:v1", nil, codes.PermissionDenied, `failed to pull and unpack image "` + reg.host + `/team/app:v1": failed to resolve reference`},
+		{"wrong password", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "x"}, codes.PermissionDenied, "pull access denied, repository does not exist or may require authorization"},
+		{"unknown tag", reg.host + "/team/app:v2", auth, codes.NotFound, "not found"},
+		{"no registry", strings.TrimPrefix(closed.URL, "http://") + "/app:v1", nil, codes.Unavailable, "RegistryUnavailable: failed to pull"},
+		{"malformed name", "No Such/Name", nil, codes.InvalidArgument, "failed to parse image reference"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openStore(t, Config{})
+			resp, err := s.PullImage(t.Context(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: c.ref}, Auth: c.auth})
+			if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.message) {
+				t.Fatalf("got %v, want %v with %q", err, c.code, c.message)
+			}
+			if err != nil {
+				expectEmpty(t, s)
+				return
+			}
+			digest, err := im.Digest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := imageStatus(t, s, resp.ImageRef)
+			got.Size = 0
+			want := &cri.Image{Id: got.Id, RepoTags: []string{c.ref}, RepoDigests: []string{reg.host + "/team/app@" + digest.String()},
+				Username: "www-data", Spec: &cri.ImageSpec{Image: got.Id}}
+			if got.String() != want.String() {
+				t.Errorf("got  %v\nwant %v", got, want)
+			}
+			if found := imageStatus(t, s, want.RepoDigests[0]); found == nil {
+				t.Error("not found by digest")
+			}
+			dir := mounted(t, s, "c1", resp.ImageRef, false)
+			if body, err := os.ReadFile(filepath.Join(dir, "two")); err != nil || string(body) != "2" {
+				t.Errorf("content %q, %v", body, err)
+			}
+		})
+	}
+}
+
+// --registry-config: a mirror answers for a registry that can't be reached.
+func TestPullThroughMirror(t *testing.T) {
+	mirror := startRegistry(t, "", "", nil)
+	mirror.push(t, "library/busybox:latest", imageOf(t, "", map[string]string{"one": "1"}), "", "")
+	hosts := t.TempDir()
+	for dir, server := range map[string]string{"docker.io": "https://registry-1.docker.io", "registry.invalid": "https://registry.invalid"} {
+		if err := os.MkdirAll(filepath.Join(hosts, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("server = %q\n\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", server, mirror.host)
+		if err := os.WriteFile(filepath.Join(hosts, dir, "hosts.toml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openStore(t, Config{RegistryConfig: hosts})
+	for _, ref := range []string{"busybox", "registry.invalid/library/busybox:latest"} {
+		var said []string
+		id, err := s.Pull(t.Context(), ref, nil, func(m string) { said = append(said, m) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := imageStatus(t, s, ref); got == nil || got.Id != id {
+			t.Errorf("%s: %v", ref, got)
+		}
+		if len(said) < 2 || !strings.HasPrefix(said[0], "resolving") {
+			t.Errorf("progress: %q", said)
+		}
+	}
+}
+
+// A registry that accepts the request and then sends nothing ends the pull, not the node.
+func TestStalledPull(t *testing.T) {
+	hang := make(chan struct{})
+	reg := startRegistry(t, "", "", func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/blobs/") {
+			return false
+		}
+		select {
+		case <-hang:
+		case <-req.Context().Done():
+		}
+		return true
+	})
+	reg.push(t, "app:v1", imageOf(t, "", map[string]string{"one": "1"}), "", "")
+	defer close(hang)
+	s := openStore(t, Config{StallTimeout: 50 * time.Millisecond})
+	_, err := s.Pull(t.Context(), reg.host+"/app:v1", nil, nil)
+	if status.Code(err) != codes.Unavailable || !strings.Contains(fmt.Sprint(err), "RegistryUnavailable") {
+		t.Errorf("got %v", err)
+	}
+	expectEmpty(t, s)
+}
+
+func TestCancelledPull(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reg := startRegistry(t, "", "", func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/blobs/") {
+			return false
+		}
+		cancel()
+		<-req.Context().Done()
+		return true
+	})
+	reg.push(t, "app:v1", imageOf(t, "", map[string]string{"one": "1"}), "", "")
+	s := openStore(t, Config{})
+	if _, err := s.Pull(ctx, reg.host+"/app:v1", nil, nil); status.Code(err) != codes.Canceled {
+		t.Errorf("got %v", err)
+	}
+	expectEmpty(t, s)
+	if _, err := s.Pull(t.Context(), reg.host+"/app:v2", nil, nil); status.Code(err) != codes.NotFound {
+		t.Errorf("the store is unusable after a cancelled pull: %v", err)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	reg := startRegistry(t, "", "", nil)
+	for i := range 4 {
+		reg.push(t, fmt.Sprintf("app:%d", i), imageOf(t, "", map[string]string{"shared": strings.Repeat("s", 1000)}, map[string]string{"own": fmt.Sprint(i)}), "", "")
+	}
+	s := openStore(t, Config{})
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range 16 {
+		g.Go(func() error {
+			id, err := s.Pull(ctx, fmt.Sprintf("%s/app:%d", reg.host, i%4), nil, nil)
+			if err != nil {
+				return err
+			}
+			key := fmt.Sprint("c", i)
+			if _, err := s.Prepare(ctx, key, id, native.IDMap{}); err != nil {
+				return err
+			}
+			if i%2 == 0 {
+				return nil
+			}
+			return s.Release(ctx, key)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		remove(t, s, fmt.Sprintf("%s/app:%d", reg.host, i))
+	}
+	for i := 0; i < 16; i += 2 {
+		if err := s.Release(t.Context(), fmt.Sprint("c", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectEmpty(t, s)
+}
+
+// Chains that don't fit into the option page of mount(2) still mount.
+func TestManyLayers(t *testing.T) {
+	var layers []map[string]string
+	for i := range 60 {
+		layers = append(layers, map[string]string{fmt.Sprint("f", i): "x"})
+	}
+	s := openStore(t, Config{Root: filepath.Join(t.TempDir(), strings.Repeat("d", 40))})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", layers...), "deep"))
+	dir := mounted(t, s, "c1", "deep", false)
+	for _, f := range []string{"f0", "f59"} {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			t.Error(err)
+		}
+	}
+}
