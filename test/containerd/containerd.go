@@ -1,0 +1,162 @@
+// Package containerd runs an installed containerd beside others for tests and
+// benchmarks: own root, state, socket, network and cgroup names, nothing of the
+// host's containerd is touched. Close ends it and removes all that it made.
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrNotInstalled says which program is missing.
+var ErrNotInstalled = errors.New("not installed")
+
+// Daemon is one containerd.
+type Daemon struct {
+	Endpoint string // unix://…
+	dir      string
+	bridge   string
+	cmd      *exec.Cmd
+}
+
+const configTOML = `version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+[grpc]
+  address = "%[1]s/c.sock"
+[ttrpc]
+  address = "%[1]s/t.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.k8s.io/pause:3.10"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "%[1]s/cni"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "%[2]s"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "%[1]s/opt"
+`
+
+const conflist = `{"cniVersion":"1.0.0","name":"%[1]s","plugins":[
+ {"type":"bridge","bridge":"%[1]s","isGateway":true,"ipMasq":false,"hairpinMode":true,
+  "ipam":{"type":"host-local","dataDir":"%[2]s/ipam","ranges":[[{"subnet":"%[3]s"}]],"routes":[{"dst":"0.0.0.0/0"}]}},
+ {"type":"portmap","capabilities":{"portMappings":true},"backend":"iptables"}]}
+`
+
+// Start runs containerd in a new directory below dir (short: it holds sockets)
+// with a pod network of its own, and imports the archives. bridge has at most 15 bytes.
+func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, archives ...string) (*Daemon, error) {
+	for _, p := range []string{"containerd", "runc", "ctr", "/usr/lib/cni/bridge"} {
+		if _, err := exec.LookPath(p); err != nil {
+			return nil, fmt.Errorf("%s: %w", p, ErrNotInstalled)
+		}
+	}
+	dir, err := os.MkdirTemp(dir, "ctrd-")
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{Endpoint: "unix://" + dir + "/c.sock", dir: dir, bridge: bridge}
+	network := fmt.Sprintf(conflist, bridge, dir, subnet)
+	if _, err := exec.LookPath("iptables"); err != nil {
+		// Without iptables the portmap plugin can't work: leave it out.
+		head, _, _ := strings.Cut(network, ",\n {\"type\":\"portmap\"")
+		network = head + "]}\n"
+	}
+	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, dir, registryConfig), "cni/10-net.conflist": network} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	d.cmd = exec.Command("containerd", "--config", filepath.Join(dir, "config.toml"))
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := d.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if err := d.ready(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	for _, a := range archives {
+		if out, err := d.ctr(ctx, "images", "import", "--all-platforms", a); err != nil {
+			return nil, errors.Join(fmt.Errorf("import %s: %w: %s", a, err, out), d.Close())
+		}
+	}
+	return d, nil
+}
+
+func (d *Daemon) ctr(ctx context.Context, args ...string) ([]byte, error) {
+	args = append([]string{"--address", strings.TrimPrefix(d.Endpoint, "unix://"), "--namespace", "k8s.io"}, args...)
+	return exec.CommandContext(ctx, "ctr", args...).CombinedOutput()
+}
+
+// ready asks until the daemon answers; it has no other sign of readiness.
+func (d *Daemon) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		if _, err := d.ctr(ctx, "version"); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			b, _ := os.ReadFile(filepath.Join(d.dir, "log"))
+			return fmt.Errorf("containerd does not answer: %s", b)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// PID is the daemon's process.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Close ends all containers and the daemon and removes what they left.
+func (d *Daemon) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if out, err := d.ctr(ctx, "tasks", "ls", "-q"); err == nil {
+		for id := range strings.FieldsSeq(string(out)) {
+			_, _ = d.ctr(ctx, "tasks", "kill", "-s", "SIGKILL", id)
+			_, _ = d.ctr(ctx, "tasks", "rm", "-f", id)
+			_, _ = d.ctr(ctx, "containers", "rm", id)
+		}
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	_ = d.cmd.Wait()
+	unmountBelow(d.dir)
+	_ = exec.Command("ip", "link", "delete", d.bridge).Run()
+	return os.RemoveAll(d.dir)
+}
+
+// unmountBelow takes away mounts that a killed task left.
+func unmountBelow(dir string) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	var below []string
+	for l := range strings.Lines(string(b)) {
+		if f := strings.Fields(l); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			below = append(below, f[4])
+		}
+	}
+	for i := len(below) - 1; i >= 0; i-- {
+		_ = syscall.Unmount(below[i], syscall.MNT_DETACH)
+	}
+}
