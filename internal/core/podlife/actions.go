@@ -8,6 +8,9 @@ import (
 )
 
 // PrepareVolumes makes the pod's directories and cgroup and mounts its volumes.
+// Step records a failure with a Reason as the pod's event, Message as its text:
+// FailedMount, FailedCreatePodContainer or Failed (L10.21–L10.24). An empty
+// Reason records none: the volume manager did (L12.16).
 type PrepareVolumes struct{}
 
 // CreateSandbox runs a new sandbox; the network is attached when it ends.

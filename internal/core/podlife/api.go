@@ -92,20 +92,21 @@ type Container struct {
 	StartedAt  time.Time
 	FinishedAt time.Time
 	ExitCode   int32
-	Reason     string // Completed, Error, OOMKilled, StartError …
-	Message    string // termination message, already read and cut (L3.150–152)
-	Image      string // as the runtime names it
-	ImageRef   string // status.imageID
-	Hash       string // of name and image, when it was created (L3.66)
+	Reason     string                       // Completed, Error, OOMKilled, StartError …
+	Message    string                       // termination message, already read and cut (L3.150–152)
+	Image      string                       // as the runtime names it
+	ImageRef   string                       // status.imageID
+	Hash       string                       // of name and image, when it was created (L3.66)
 	Resources  *corev1.ResourceRequirements // as the runtime runs it; nil when unknown
 	User       *corev1.ContainerUser
 }
 
 // ImageState says whether an image that the pod names is on this machine.
 type ImageState struct {
-	Image string // as written in the spec
-	Ref   string // resolved id; empty when absent
-	Err   string // the look-up failed (ImageInspectError)
+	Image       string // as written in the spec
+	Ref         string // resolved id; empty when absent
+	Err         string // the look-up failed (ImageInspectError)
+	InvalidName string // why Image is no image name at all; empty when it is one (L3.102)
 }
 
 // VolumeState is what stands on this machine for the pod's volumes.
@@ -227,4 +228,3 @@ type ProbeResult struct {
 	Verdict     ProbeVerdict
 	Output      string // text for the event
 }
-

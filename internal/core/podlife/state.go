@@ -1,5 +1,136 @@
 package podlife
 
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
 // State is what Step remembers between calls: only what can't be observed. It is a
-// value that can be serialised and holds no pointer into an Input.
-type State struct{}
+// value that can be serialised and holds no pointer into an Input. The zero value
+// is the state of a pod that nobody has looked at yet. Step never changes the
+// State it is given; a driver keeps the one that Step returns.
+type State struct {
+	Life       Life
+	StartTime  time.Time // status.startTime (L1.75)
+	InFlight   []flight  // actions begun whose outcome is not known yet
+	Retries    []retry   // back-off of actions that failed
+	Containers []memory
+	Images     []imageMemory
+	Stops      []stopping
+	Stopped    []string // sandboxes that StopSandbox ended; removed ones are forgotten
+	Replaced   string   // sandbox whose replacement was announced (L3.62)
+	Network    string   // the network problem already reported (L3.50 step 3)
+	PodIPs     []string // of the newest sandbox that had any (L7.27)
+	End        ending
+	Resources  podResources
+	Last       corev1.PodStatus // as published by the last Step
+}
+
+// op is the kind of an action, to find one in flight without making its Key.
+type op string
+
+const (
+	opPrepareVolumes op = "prepare-volumes"
+	opCreateSandbox  op = "create-sandbox"
+	opPull           op = "pull"
+	opStart          op = "start"
+	opPostStart      op = "post-start"
+	opPreStop        op = "pre-stop"
+	opProbe          op = "probe"
+	opStop           op = "stop"
+	opRemove         op = "remove"
+	opStopSandbox    op = "stop-sandbox"
+	opRemoveSandbox  op = "remove-sandbox"
+	opRemoveVolumes  op = "remove-volumes"
+	opDeletePod      op = "delete-pod"
+)
+
+// flight is an action whose outcome is awaited.
+type flight struct {
+	Key       Key
+	Op        op
+	Object    string // container name, or the ID of a container or sandbox for stop, remove and preStop
+	Detail    string // image of a pull, type of a probe
+	Attempt   int    // of a start
+	Since     time.Time
+	Cancelled bool
+}
+
+// retry is the back-off of an action that failed.
+type retry struct {
+	Op     op
+	Object string
+	Fails  int
+	Since  time.Time // of the first failure in a row
+	At     time.Time // next try
+	Err    string
+}
+
+// retryDelay is the wait after the n-th failure in a row: 1 s, 2 s, 4 s, 8 s, then
+// 10 s. Upstream retries the whole pod after 10–15 s whatever failed (L0.34).
+func retryDelay(n int) time.Duration {
+	return min(time.Second<<min(n-1, 4), 10*time.Second)
+}
+
+// memory is what is remembered of one container of the spec, over all its instances.
+type memory struct {
+	Name      string
+	Attempts  int     // the restart count that the next instance gets (L3.88)
+	Waiting   waiting // why the last try to start it failed (L3.96)
+	Crash     crashBackoff
+	Pulled    string  // image id a pull brought for the coming start
+	PostStart hookRun // the running or due postStart hook
+	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
+	Probes    [3]probeMemory
+}
+
+// waiting is a reason for state.waiting.
+type waiting struct {
+	Reason, Message string
+	At              time.Time
+}
+
+// hookRun is the stage of a postStart hook.
+//
+//	(none) ──start succeeded──▶ due ──begun──▶ running ──outcome──▶ (none)
+type hookRun struct {
+	ContainerID string
+	Running     bool
+}
+
+// imageMemory is the pull back-off of one image of the pod (L3.113).
+type imageMemory struct {
+	Image  string
+	Delay  time.Duration
+	Failed time.Time // the last failed attempt
+	Told   bool      // the back-off after it was announced
+	Prior  waiting   // what failed
+}
+
+// ending is why and how the pod ends.
+type ending struct {
+	Cause    string
+	Since    time.Time
+	Grace    time.Duration // effective grace; may only fall (L7.15)
+	NoHooks  bool          // no preStop: orphans and rejected pods (L7.17)
+	Phase    corev1.PodPhase
+	Reason   string
+	Message  string
+	Disrupt  *corev1.PodCondition // our own copy
+	Evicted  bool                 // dead containers go at once (L7.153)
+	Rejected bool
+	Deleted  bool // the API object was deleted by us
+}
+
+// clone returns a State whose slices can be changed without touching s.
+func (s State) clone() State {
+	s.InFlight = slices.Clone(s.InFlight)
+	s.Retries = slices.Clone(s.Retries)
+	s.Containers = slices.Clone(s.Containers)
+	s.Images = slices.Clone(s.Images)
+	s.Stops = slices.Clone(s.Stops)
+	s.Stopped = slices.Clone(s.Stopped)
+	return s
+}

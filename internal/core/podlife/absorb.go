@@ -1,0 +1,192 @@
+package podlife
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// absorb takes in what happened since the last Step: outcomes first, then probes.
+func (m *machine) absorb() {
+	for i := range m.in.Done {
+		o := &m.in.Done[i]
+		f, ok := m.land(o.Key)
+		if !ok {
+			continue // begun by an earlier life of the agent
+		}
+		m.absorbOutcome(f, o)
+	}
+	for i := range m.in.Probes {
+		r := &m.in.Probes[i]
+		m.land(r.Key)
+		m.absorbProbe(r)
+	}
+	m.forgetStops()
+	m.s.Stopped = slices.DeleteFunc(m.s.Stopped, func(id string) bool {
+		return !slices.ContainsFunc(m.in.Observed.Sandboxes, func(s Sandbox) bool { return s.ID == id })
+	})
+}
+
+// land takes an action out of the ones in flight.
+func (m *machine) land(k Key) (flight, bool) {
+	for i := range m.s.InFlight {
+		if m.s.InFlight[i].Key == k {
+			f := m.s.InFlight[i]
+			m.s.InFlight = slices.Delete(m.s.InFlight, i, i+1)
+			return f, true
+		}
+	}
+	return flight{}, false
+}
+
+func (m *machine) absorbOutcome(f flight, o *Outcome) {
+	if o.Err != nil && o.Err.Reason == Aborted && f.Cancelled {
+		return // we asked for it; what is still wanted begins again
+	}
+	switch f.Op {
+	case opPull:
+		m.absorbPull(f, o)
+		return
+	case opStart:
+		m.absorbStart(f, o)
+		return
+	case opPostStart:
+		m.absorbPostStart(f, o)
+		return
+	case opPreStop:
+		if o.Err != nil {
+			if inst := m.instance(f.Object); inst != nil {
+				if c := m.slot(inst.Name); c != nil {
+					m.warning(c, "FailedPreStopHook", "PreStopHook failed")
+				}
+			}
+		}
+		return
+	case opProbe:
+		return // the driver could not run it; it is due again after a period
+	}
+	if o.Err == nil {
+		if f.Op == opStop && m.alive(f.Object) {
+			m.failed(f.Op, f.Object, "the container still runs after it was stopped", o.At)
+			return
+		}
+		m.succeeded(f.Op, f.Object)
+		switch f.Op {
+		case opStopSandbox:
+			m.s.Stopped = append(m.s.Stopped, f.Object)
+		case opDeletePod:
+			m.s.End.Deleted = true
+		}
+		return
+	}
+	m.failed(f.Op, f.Object, o.Err.Message, o.At)
+	switch f.Op {
+	case opPrepareVolumes:
+		if o.Err.Reason != "" && o.Err.Reason != Aborted && m.s.Life == Syncing {
+			m.event(corev1.EventTypeWarning, o.Err.Reason, o.Err.Message, "")
+		}
+	case opCreateSandbox:
+		if m.s.Life == Syncing { // silent after a request to end (L3.51)
+			reason := "FailedCreatePodSandBox"
+			if o.Err.Reason == "FailedPrepareDynamicResources" {
+				reason = o.Err.Reason
+			}
+			text := "Failed to create pod sandbox: " + o.Err.Message
+			if reason != "FailedCreatePodSandBox" {
+				text = "Failed to prepare dynamic resources: " + o.Err.Message
+			}
+			m.event(corev1.EventTypeWarning, reason, text, "")
+		}
+	case opStop, opStopSandbox:
+		m.event(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+o.Err.Message, "")
+	}
+}
+
+// absorbStart takes in the end of a start (L3.85–L3.96).
+func (m *machine) absorbStart(f flight, o *Outcome) {
+	c := m.slot(f.Object)
+	if c == nil {
+		return
+	}
+	if o.Err == nil || o.Err.Created {
+		c.mem.Attempts = max(c.mem.Attempts, f.Attempt+1)
+		c.mem.Pulled = ""
+		m.normal(c, "Created", "Container created")
+	}
+	if o.Err == nil {
+		m.succeeded(opStart, f.Object)
+		c.mem.Waiting = waiting{}
+		m.normal(c, "Started", "Container started")
+		if h := c.spec.Lifecycle; h != nil && h.PostStart != nil && c.running() && c.newest.Attempt == f.Attempt {
+			c.mem.PostStart = hookRun{ContainerID: c.newest.ID}
+		}
+		return
+	}
+	reason := o.Err.Reason
+	if reason == "" {
+		reason = "RunContainerError"
+	}
+	m.failed(opStart, f.Object, o.Err.Message, o.At)
+	c.mem.Waiting = waiting{Reason: reason, Message: o.Err.Message, At: o.At}
+	text := o.Err.Message
+	if text == "" {
+		text = reason
+	}
+	m.warning(c, "Failed", "Error: "+text)
+}
+
+// absorbPostStart takes in the end of a postStart hook (L6.2).
+func (m *machine) absorbPostStart(f flight, o *Outcome) {
+	c := m.slot(f.Object)
+	if c == nil || c.mem.PostStart.ContainerID != f.Detail {
+		return
+	}
+	c.mem.PostStart = hookRun{}
+	if o.Err == nil || !c.running() || c.newest.ID != f.Detail {
+		return
+	}
+	c.mem.Waiting = waiting{Reason: "PostStartHookError", Message: o.Err.Message, At: o.At}
+	m.warning(c, "FailedPostStartHook", "PostStartHook failed")
+	if m.s.Life == Syncing {
+		m.stop(c.newest, c, killing{message: "FailedPostStartHook", grace: m.podGrace(), cause: "postStart hook failed"})
+	}
+}
+
+// absorbPull takes in the end of a pull (L3.107–L3.112).
+func (m *machine) absorbPull(f flight, o *Outcome) {
+	c := m.slot(f.Object)
+	if c == nil {
+		return
+	}
+	image := f.Detail
+	if o.Err == nil {
+		m.forgetImage(image)
+		if c.spec.Image != image {
+			return // the spec moved on
+		}
+		p := Pulled{}
+		if o.Pulled != nil {
+			p = *o.Pulled
+		}
+		c.mem.Pulled = p.Ref
+		if p.Ref == "" {
+			c.mem.Pulled = image
+		}
+		m.normal(c, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.",
+			image, truncate(p.Took), truncate(p.Waited), p.Size))
+		return
+	}
+	reason := o.Err.Reason
+	if reason == "" || reason == Aborted {
+		reason = reasonErrImagePull
+	}
+	if reason == reasonInvalidImageName {
+		m.warning(c, "InspectFailed", o.Err.Message)
+	} else {
+		m.warning(c, "Failed", fmt.Sprintf("Failed to pull image %q: %v", image, o.Err.Message))
+	}
+	m.warning(c, "Failed", "Error: "+reason)
+	c.mem.Waiting = waiting{Reason: reason, Message: o.Err.Message, At: o.At}
+	m.imageFailed(image, c.mem.Waiting)
+}

@@ -1,0 +1,207 @@
+package podlife
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// sync works towards the spec. It returns true when the pod has nothing left to
+// do and must end (L3.63, L3.69, L3.73e).
+//
+// Containers progress independently: an image that is slow or missing holds back
+// only its own container. Starts themselves happen one after the other in spec
+// order, and a postStart hook holds back the containers after it (L3.56).
+func (m *machine) sync() (over bool) {
+	m.prepareVolumes()
+	if m.sandbox == nil {
+		return m.makeSandbox()
+	}
+	m.s.Replaced = ""
+	m.succeeded(opCreateSandbox, "")
+	m.killUnwanted()
+	initialized, failed := m.initialize()
+	if failed {
+		return true
+	}
+	for i := range m.slots {
+		if c := &m.slots[i]; c.class == ephemeral {
+			m.start(c, false, "ephemeral container was added")
+		}
+	}
+	if initialized {
+		m.startRegular()
+	}
+	m.advanceStops(false)
+	m.advancePostStart()
+	return m.over()
+}
+
+// prepareVolumes sets up volumes, directories and cgroup (L3.50 steps 5–8).
+func (m *machine) prepareVolumes() {
+	if m.in.Observed.Volumes.Mounted {
+		m.succeeded(opPrepareVolumes, "")
+		return
+	}
+	if f := m.inFlight(opPrepareVolumes, ""); f != nil {
+		m.waitFor(f, "volumes", "")
+		return
+	}
+	if m.mayTry(opPrepareVolumes, "", "volumes", "") {
+		m.begin(PrepareVolumes{}, flight{Op: opPrepareVolumes}, "the pod is bound to this node")
+		m.waitFor(m.inFlight(opPrepareVolumes, ""), "volumes", "")
+	}
+}
+
+// killUnwanted stops running containers that must not go on (L3.68, L3.73c).
+func (m *machine) killUnwanted() {
+	for i := range m.slots {
+		c := &m.slots[i]
+		if c.newest == nil || !mayRun(c.newest) || m.stopOf(c.newest.ID) != nil {
+			continue
+		}
+		kind := "Container"
+		if c.class == initial || c.class == sidecar {
+			kind = "Init container"
+		}
+		if c.newest.State == ContainerUnknown {
+			m.stop(c.newest, c, killing{message: kind + ` is in "unknown" state, try killing it before restart`,
+				cause: "state is unknown", grace: m.podGrace()})
+			continue
+		}
+		if c.class != regular && c.class != sidecar {
+			continue
+		}
+		var why string
+		grace, restart := m.podGrace(), true
+		switch {
+		case c.newest.Hash != "" && c.newest.Hash != DefinitionHash(c.spec.Name, c.spec.Image):
+			why = "definition changed"
+		case c.verdict(Liveness) == resultFailure:
+			why = "failed liveness probe"
+			grace, restart = m.probeGrace(c.spec.LivenessProbe), c.class == sidecar || m.restartsAfterProbe(c)
+		case c.verdict(Startup) == resultFailure:
+			why = "failed startup probe"
+			grace, restart = m.probeGrace(c.spec.StartupProbe), c.class == sidecar || m.restartsAfterProbe(c)
+		default:
+			continue
+		}
+		text := fmt.Sprintf("%s %s %s", kind, c.spec.Name, why)
+		if restart {
+			c.mem.Replace = c.newest.ID
+			if c.class == regular {
+				text += ", will be restarted"
+			}
+		}
+		m.stop(c.newest, c, killing{message: text, cause: why, grace: grace})
+	}
+}
+
+// startRegular starts the regular containers that are due, in spec order.
+func (m *machine) startRegular() {
+	held := false
+	for i := range m.slots {
+		c := &m.slots[i]
+		if c.class != regular {
+			continue
+		}
+		if m.start(c, held, "") {
+			held = true
+		}
+	}
+}
+
+// start brings a container that is due one step nearer to running: crash
+// back-off, retry back-off, image, start. held keeps it from the last of these.
+// It returns whether the containers after it must wait.
+func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
+	name := c.spec.Name
+	if f := m.inFlight(opStart, name); f != nil {
+		m.waitFor(f, "start", name)
+		return true
+	}
+	if c.running() {
+		return c.mem.PostStart.ContainerID == c.newest.ID
+	}
+	if !m.due(c) || c.newest != nil && c.newest.State == ContainerUnknown {
+		return false
+	}
+	if m.crashWait(c) || !m.mayTry(opStart, name, "start", name) {
+		return false
+	}
+	ref, present, busy := m.image(c)
+	if ref == "" {
+		// A first container with a postStart hook gates the ones behind it; users build on that.
+		return busy && c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil
+	}
+	if held || !m.in.Observed.Volumes.Mounted {
+		return held
+	}
+	if present {
+		m.normal(c, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
+	}
+	m.begin(StartContainer{Container: name, Attempt: c.mem.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref, PodIPs: m.podIPs()},
+		flight{Op: opStart, Object: name, Attempt: c.mem.Attempts}, m.startCause(c, cause))
+	m.waitFor(m.inFlight(opStart, name), "start", name)
+	return true
+}
+
+func (m *machine) startCause(c *slot, cause string) string {
+	e, ended := m.lastExit(c)
+	switch {
+	case cause != "":
+		return cause
+	case ended:
+		return fmt.Sprintf("restart after exit code %d (%s)", e.code, e.reason)
+	case c.class == initial || c.class == sidecar:
+		return "next init container"
+	}
+	return "the pod is initialized"
+}
+
+// advancePostStart begins the postStart hooks that are due.
+func (m *machine) advancePostStart() {
+	for i := range m.slots {
+		c := &m.slots[i]
+		h := &c.mem.PostStart
+		if h.ContainerID == "" {
+			continue
+		}
+		if !c.running() || c.newest.ID != h.ContainerID || m.stopOf(h.ContainerID) != nil {
+			m.cancel(m.inFlight(opPostStart, c.spec.Name))
+			*h = hookRun{}
+			continue
+		}
+		if !h.Running {
+			h.Running = true
+			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart, Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
+				flight{Op: opPostStart, Object: c.spec.Name, Detail: h.ContainerID}, "container started")
+		}
+		if f := m.inFlight(opPostStart, c.spec.Name); f != nil {
+			m.waitFor(f, "postStart", c.spec.Name)
+		}
+	}
+}
+
+// over reports that no regular container runs and none will (L3.69, L7.60).
+func (m *machine) over() bool {
+	for i := range m.slots {
+		c := &m.slots[i]
+		if c.class != regular {
+			continue
+		}
+		if c.newest != nil && mayRun(c.newest) || m.due(c) || m.inFlight(opStart, c.spec.Name) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// probeGrace is the grace of a kill by a probe (L6.12).
+func (m *machine) probeGrace(p *corev1.Probe) time.Duration {
+	if p != nil && p.TerminationGracePeriodSeconds != nil && m.pod.DeletionGracePeriodSeconds == nil {
+		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
+	}
+	return m.podGrace()
+}

@@ -1,0 +1,187 @@
+package podlife
+
+import (
+	"slices"
+	"time"
+)
+
+// minStopGrace is the least grace that a runtime is given (L0.39, L6.14).
+const minStopGrace = 2 * time.Second
+
+// stopping is the way of one running container to its end (L6.8).
+//
+//	begun ──no preStop, or no time──▶ turn ──its turn, or no time──▶ signalled ──exit──▶ (forgotten)
+//	  └──preStop──▶ hook ──ended or time is up──▶ turn
+type stopping struct {
+	ContainerID string
+	Cause       string
+	Since       time.Time
+	Deadline    time.Time // when the grace is over; may only come nearer
+	Hook        bool      // preStop was begun, or is not wanted
+	Signalled   time.Time // Deadline as it was when StopContainer was begun
+	Kill        time.Time // when the runtime will kill
+}
+
+// killing is an order to stop a container.
+type killing struct {
+	message string // of the Killing event
+	cause   string
+	grace   time.Duration
+	noHook  bool
+}
+
+// stop begins to stop an instance, or brings the deadline of its stop nearer.
+func (m *machine) stop(inst *Container, c *slot, k killing) {
+	deadline := m.now.Add(k.grace)
+	if s := m.stopOf(inst.ID); s != nil {
+		if deadline.Before(s.Deadline) {
+			s.Deadline = deadline
+		}
+		return
+	}
+	hook := c != nil && c.class != ephemeral && c.spec.Lifecycle != nil && c.spec.Lifecycle.PreStop != nil &&
+		inst.State == ContainerRunning && !k.noHook && k.grace > 0
+	m.s.Stops = append(m.s.Stops, stopping{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
+	if c != nil {
+		m.normal(c, "Killing", k.message)
+	}
+}
+
+func (m *machine) stopOf(id string) *stopping {
+	for i := range m.s.Stops {
+		if m.s.Stops[i].ContainerID == id {
+			return &m.s.Stops[i]
+		}
+	}
+	return nil
+}
+
+// alive reports whether an instance may still have a process.
+func (m *machine) alive(id string) bool {
+	inst := m.instance(id)
+	return inst != nil && mayRun(inst)
+}
+
+func mayRun(c *Container) bool {
+	return c.State == ContainerRunning || c.State == ContainerUnknown
+}
+
+// forgetStops drops the stops of containers that have ended.
+func (m *machine) forgetStops() {
+	m.s.Stops = slices.DeleteFunc(m.s.Stops, func(s stopping) bool {
+		if m.alive(s.ContainerID) {
+			return false
+		}
+		m.cancel(m.inFlight(opPreStop, s.ContainerID))
+		m.succeeded(opStop, s.ContainerID)
+		return true
+	})
+}
+
+// stopAll orders every container of the pod to stop. True while one may run.
+func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
+	running := false
+	for i := range m.in.Observed.Containers {
+		o := &m.in.Observed.Containers[i]
+		if !mayRun(o) {
+			continue
+		}
+		running = true
+		m.stop(o, m.slot(o.Name), killing{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
+	}
+	m.advanceStops(m.s.Life != Syncing)
+	return running
+}
+
+// advanceStops moves every stop on: hook, turn, signal. ordered makes sidecars
+// wait for the containers they serve (L7.61).
+func (m *machine) advanceStops(ordered bool) {
+	for i := range m.s.Stops {
+		s := &m.s.Stops[i]
+		inst := m.instance(s.ContainerID)
+		if inst == nil {
+			continue
+		}
+		c := m.slot(inst.Name)
+		inTime := m.now.Before(s.Deadline)
+		if !m.preStopDone(s, inst, c, inTime) {
+			continue
+		}
+		if f := m.inFlight(opStop, inst.ID); f != nil {
+			if s.Deadline.Before(s.Signalled) && m.now.Add(minStopGrace).Before(s.Kill) {
+				m.cancel(f) // the grace was shortened: stop again with what is left
+			}
+			m.out.Waits = append(m.out.Waits, Wait{For: "grace", Object: inst.Name, Since: s.Since, Until: s.Kill})
+			continue
+		}
+		if ordered && inTime && c != nil && c.class == sidecar && m.servesRunning(c) {
+			m.wait(Wait{For: "turn", Object: inst.Name, Since: s.Since, Until: s.Deadline})
+			continue
+		}
+		if !m.mayTry(opStop, inst.ID, "stop", inst.Name) {
+			continue
+		}
+		spent := m.now.Sub(s.Since).Truncate(time.Second)
+		grace := max(s.Deadline.Sub(s.Since)-spent, minStopGrace)
+		s.Signalled, s.Kill = s.Deadline, m.now.Add(grace)
+		m.begin(StopContainer{Container: inst.Name, ContainerID: inst.ID, Grace: grace}, flight{Op: opStop, Object: inst.ID}, s.Cause)
+		m.out.Waits = append(m.out.Waits, Wait{For: "grace", Object: inst.Name, Since: s.Since, Until: s.Kill})
+	}
+}
+
+// preStopDone runs the preStop hook of a stop; true when it is out of the way (L6.5, L6.6).
+func (m *machine) preStopDone(s *stopping, inst *Container, c *slot, inTime bool) bool {
+	if !s.Hook {
+		s.Hook = true
+		if inTime && c != nil && inst.State == ContainerRunning {
+			m.begin(RunHook{Container: inst.Name, ContainerID: inst.ID, Kind: PreStop, Handler: c.spec.Lifecycle.PreStop,
+				PodIP: m.podIP(), Timeout: s.Deadline.Sub(m.now)}, flight{Op: opPreStop, Object: inst.ID}, s.Cause)
+		}
+	}
+	f := m.inFlight(opPreStop, inst.ID)
+	if f == nil || f.Cancelled {
+		return true
+	}
+	if inTime {
+		m.wait(Wait{For: "preStop", Object: inst.Name, Since: f.Since, Until: s.Deadline})
+		return false
+	}
+	m.cancel(f) // its time is up
+	return true
+}
+
+// servesRunning reports whether a container that sidecar c must outlive still runs:
+// any regular container and every sidecar after it (L7.61, L7.62).
+func (m *machine) servesRunning(c *slot) bool {
+	after := false
+	for i := range m.slots {
+		o := &m.slots[i]
+		if o == c {
+			after = true
+			continue
+		}
+		if (o.class == regular || o.class == sidecar && after) && o.newest != nil && mayRun(o.newest) {
+			return true
+		}
+	}
+	return false
+}
+
+// podGrace is the grace of a container that is killed while its pod goes on (L6.12).
+func (m *machine) podGrace() time.Duration {
+	if g := m.pod.DeletionGracePeriodSeconds; g != nil {
+		return time.Duration(*g) * time.Second
+	}
+	if g := m.pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		return time.Duration(*g) * time.Second
+	}
+	return minStopGrace
+}
+
+// remove removes an instance that does not run.
+func (m *machine) remove(inst *Container, logs bool, cause string) {
+	if m.inFlight(opRemove, inst.ID) != nil || !m.mayTry(opRemove, inst.ID, "removal", inst.Name) {
+		return
+	}
+	m.begin(RemoveContainer{Container: inst.Name, ContainerID: inst.ID, Logs: logs}, flight{Op: opRemove, Object: inst.ID}, cause)
+}

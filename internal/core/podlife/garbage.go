@@ -1,0 +1,37 @@
+package podlife
+
+import "slices"
+
+// collectGarbage removes dead containers that nobody can ask for any more: all
+// but the newest dead instance of each container, and whatever never started
+// under a newer one (L7.130); and old sandboxes that are empty (L7.131).
+func (m *machine) collectGarbage() {
+	if m.s.Life == Terminated && (m.pod.DeletionTimestamp != nil || m.in.Gone || m.s.End.Evicted) {
+		return // cleanUp removes everything
+	}
+	all := m.in.Observed.Containers
+	for i := range all {
+		o := &all[i]
+		if mayRun(o) {
+			continue
+		}
+		newer := false
+		for j := i + 1; j < len(all) && !newer; j++ {
+			newer = all[j].Name == o.Name && (all[j].State == ContainerExited || o.State == ContainerCreated)
+		}
+		if newer {
+			m.remove(o, true, "a newer instance has ended")
+		}
+	}
+	sandboxes := m.in.Observed.Sandboxes
+	for i := 1; i < len(sandboxes); i++ {
+		s := &sandboxes[i]
+		if s.Ready || !slices.Contains(m.s.Stopped, s.ID) || m.inFlight(opRemoveSandbox, s.ID) != nil ||
+			slices.ContainsFunc(all, func(c Container) bool { return c.SandboxID == s.ID }) {
+			continue
+		}
+		if m.mayTry(opRemoveSandbox, s.ID, "sandbox", s.ID) {
+			m.begin(RemoveSandbox{SandboxID: s.ID}, flight{Op: opRemoveSandbox, Object: s.ID}, "the sandbox was replaced")
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package podlife
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	reasonErrImagePull     = "ErrImagePull"
+	reasonInvalidImageName = "InvalidImageName"
+)
+
+// Image pull back-off (L3.113, L0.38).
+const (
+	pullBackoffInitial = 10 * time.Second
+	pullBackoffMax     = 300 * time.Second
+)
+
+// image gets the image of c. It returns the id to start with and whether it was
+// there already, or "" while it is missing; busy says that a pull is under way.
+func (m *machine) image(c *slot) (ref string, present, busy bool) {
+	if f := m.inFlight(opPull, c.spec.Name); f != nil {
+		if f.Detail != c.spec.Image {
+			m.cancel(f) // the spec moved on
+		}
+		m.waitFor(f, "image", f.Detail)
+		return "", false, true
+	}
+	if c.mem.Pulled != "" {
+		return c.mem.Pulled, false, false
+	}
+	known := m.imageState(c.spec.Image)
+	if known != nil && known.InvalidName != "" {
+		text := fmt.Sprintf("Failed to apply default image tag %q: %v", c.spec.Image, known.InvalidName)
+		m.imageRefused(c, reasonInvalidImageName, text, "InspectFailed", text)
+		return "", false, false
+	}
+	policy := c.spec.ImagePullPolicy
+	if policy != corev1.PullAlways {
+		switch {
+		case known != nil && known.Err != "":
+			text := fmt.Sprintf("Failed to inspect image %q: %v", c.spec.Image, known.Err)
+			m.imageRefused(c, "ImageInspectError", text, "InspectFailed", text)
+			return "", false, false
+		case known != nil && known.Ref != "":
+			m.forgetImage(c.spec.Image)
+			return known.Ref, true, false
+		case policy == corev1.PullNever:
+			text := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.spec.Image)
+			m.imageRefused(c, "ErrImageNeverPull", text, "ErrImageNeverPull", text)
+			return "", false, false
+		}
+	}
+	if f := m.pulling(c.spec.Image); f != nil && policy != corev1.PullAlways {
+		m.waitFor(f, "image", c.spec.Image) // the pull of another container brings it
+		return "", false, true
+	}
+	if m.imageWait(c) {
+		return "", false, false
+	}
+	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
+	m.begin(PullImage{Container: c.spec.Name, Image: c.spec.Image},
+		flight{Op: opPull, Object: c.spec.Name, Detail: c.spec.Image}, "image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")")
+	m.waitFor(m.inFlight(opPull, c.spec.Name), "image", c.spec.Image)
+	return "", false, true
+}
+
+// imageRefused tells once, and again after each back-off, that an image can't be used.
+func (m *machine) imageRefused(c *slot, reason, message, eventReason, eventMessage string) {
+	if m.imageWait(c) {
+		return
+	}
+	m.warning(c, eventReason, eventMessage)
+	m.warning(c, "Failed", "Error: "+reason)
+	c.mem.Waiting = waiting{Reason: reason, Message: message, At: m.now}
+	m.imageFailed(c.spec.Image, c.mem.Waiting)
+	m.imageWait(c)
+}
+
+// imageWait reports whether the image of c is in back-off (L3.109).
+func (m *machine) imageWait(c *slot) bool {
+	im := m.imageMemory(c.spec.Image)
+	if im == nil {
+		return false
+	}
+	until := im.Failed.Add(im.Delay)
+	if !m.now.Before(until) {
+		return false
+	}
+	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: until, LastErr: im.Prior.Message})
+	visible := im.Failed.Add(settle)
+	switch {
+	case im.Prior.Reason == "ErrImageNeverPull" || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
+		c.mem.Waiting = im.Prior // looked at again, not pulled again
+	case m.now.Before(visible):
+		m.wake(visible)
+		if c.mem.Waiting.Reason == "" {
+			c.mem.Waiting = im.Prior
+		}
+	case c.mem.Waiting.Reason != "ImagePullBackOff" || c.mem.Waiting.At.Before(im.Failed):
+		c.mem.Waiting = waiting{
+			Reason:  "ImagePullBackOff",
+			Message: fmt.Sprintf("Back-off pulling image %q: %s: %s", im.Image, im.Prior.Reason, im.Prior.Message),
+			At:      m.now,
+		}
+		m.normal(c, "BackOff", fmt.Sprintf("Back-off pulling image %q", im.Image))
+		m.warning(c, "Failed", "Error: ImagePullBackOff")
+	}
+	return true
+}
+
+// imageFailed lengthens the back-off of an image: 10 s doubling to 300 s.
+func (m *machine) imageFailed(image string, why waiting) {
+	im := m.imageMemory(image)
+	if im == nil {
+		m.s.Images = append(m.s.Images, imageMemory{Image: image})
+		im = &m.s.Images[len(m.s.Images)-1]
+	}
+	if im.Delay == 0 || why.At.Sub(im.Failed) > 2*pullBackoffMax {
+		im.Delay = pullBackoffInitial
+	} else {
+		im.Delay = min(2*im.Delay, pullBackoffMax)
+	}
+	im.Failed, im.Prior = why.At, why
+}
+
+func (m *machine) forgetImage(image string) {
+	m.s.Images = slices.DeleteFunc(m.s.Images, func(im imageMemory) bool { return im.Image == image })
+}
+
+func (m *machine) imageMemory(image string) *imageMemory {
+	for i := range m.s.Images {
+		if m.s.Images[i].Image == image {
+			return &m.s.Images[i]
+		}
+	}
+	return nil
+}
+
+func (m *machine) imageState(image string) *ImageState {
+	for i := range m.in.Observed.Images {
+		if m.in.Observed.Images[i].Image == image {
+			return &m.in.Observed.Images[i]
+		}
+	}
+	return nil
+}
+
+// pulling finds the pull of an image for any container of the pod.
+func (m *machine) pulling(image string) *flight {
+	for i := range m.s.InFlight {
+		if f := &m.s.InFlight[i]; f.Op == opPull && f.Detail == image {
+			return f
+		}
+	}
+	return nil
+}
+
+func policyName(p corev1.PullPolicy) string {
+	if p == "" {
+		return string(corev1.PullIfNotPresent)
+	}
+	return string(p)
+}
+
+// truncate cuts a duration for a message, to milliseconds.
+func truncate(d time.Duration) time.Duration { return d.Truncate(time.Millisecond) }

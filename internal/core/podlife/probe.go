@@ -1,0 +1,256 @@
+package podlife
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// probeResult is the published result of a probe, after its thresholds (L5.15).
+type probeResult string
+
+const (
+	resultNone    probeResult = "" // nothing known: the verdict of before an agent restart holds
+	resultUnknown probeResult = "unknown"
+	resultSuccess probeResult = "success"
+	resultFailure probeResult = "failure"
+)
+
+// carryOver is how long before the agent's start a container must have been
+// running to keep its verdicts (L4.42, L5.12).
+const carryOver = 10 * time.Second
+
+// probeTries is how often in a row a prober error is tried again (L5.16).
+const probeTries = 3
+
+// probeMemory is one probe of one container, over all instances.
+//
+//	idle ──due──▶ in flight ──outcome──▶ idle, or held until a new instance
+//
+// Count and Raw outlive an instance (L5.12): two failures before a crash and one
+// after it make three.
+type probeMemory struct {
+	ContainerID string      // the instance Result is about
+	Result      probeResult // published
+	Raw         probeResult // of the last run
+	Count       int         // runs in a row with that
+	Errors      int         // prober errors in a row
+	Runs        int
+	Next        time.Time
+	Held        bool // no more runs for this instance
+}
+
+// The probes of a container have fixed places in its memory.
+func probeIndex(t ProbeType) int {
+	switch t {
+	case Liveness:
+		return 0
+	case Readiness:
+		return 1
+	}
+	return 2
+}
+
+func (c *slot) probe(t ProbeType) *probeMemory { return &c.mem.Probes[probeIndex(t)] }
+
+func (c *slot) probeSpec(t ProbeType) *corev1.Probe {
+	switch t {
+	case Liveness:
+		return c.spec.LivenessProbe
+	case Readiness:
+		return c.spec.ReadinessProbe
+	}
+	return c.spec.StartupProbe
+}
+
+// verdict is the published result of a probe for the instance that runs now.
+func (c *slot) verdict(t ProbeType) probeResult {
+	if p := c.probe(t); c.newest != nil && p.ContainerID == c.newest.ID && c.probeSpec(t) != nil {
+		return p.Result
+	}
+	return resultNone
+}
+
+// started tells whether the running instance of c counts as started (L4.40).
+// A postStart hook in progress belongs to starting.
+func (m *machine) started(c *slot) bool {
+	if !c.running() || c.mem.PostStart.ContainerID == c.newest.ID {
+		return false
+	}
+	if c.spec.StartupProbe == nil {
+		return true
+	}
+	switch c.verdict(Startup) {
+	case resultSuccess:
+		return true
+	case resultNone:
+		old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+		return m.carried(c) && old != nil && old.Started != nil && *old.Started
+	}
+	return false
+}
+
+// ready tells whether c counts for the readiness of the pod (L4.41–L4.43).
+func (m *machine) ready(c *slot) bool {
+	if c.class == initial {
+		e, ended := m.lastExit(c)
+		return ended && e.code == 0 && e.reason != reasonOOMKilled
+	}
+	if !m.started(c) {
+		return false
+	}
+	if c.spec.ReadinessProbe == nil {
+		return true
+	}
+	switch c.verdict(Readiness) {
+	case resultSuccess:
+		return true
+	case resultNone:
+		return m.carried(c) && conditionTrue(m.pod.Status.Conditions, corev1.PodReady)
+	}
+	return false
+}
+
+// carried tells whether the instance was running long before the agent started.
+func (m *machine) carried(c *slot) bool {
+	return c.running() && !m.in.Node.AgentStarted.IsZero() && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
+}
+
+// absorbProbe counts one finished run (L5.15, L5.16, L5.30, L5.31).
+func (m *machine) absorbProbe(r *ProbeResult) {
+	c := m.slot(r.Container)
+	if c == nil {
+		return
+	}
+	p, spec := c.probe(r.Type), c.probeSpec(r.Type)
+	if spec == nil || p.ContainerID != r.ContainerID || p.Held || !c.running() || c.newest.ID != r.ContainerID {
+		return
+	}
+	raw := resultSuccess
+	switch r.Verdict {
+	case ProbeError:
+		p.Errors++
+		if p.Errors < probeTries {
+			p.Next = m.now // again at once
+			return
+		}
+		p.Errors = 0
+		m.warning(c, "Unhealthy", fmt.Sprintf("%s probe errored and resulted in unknown state: %s", r.Type, r.Output))
+		return
+	case ProbeFailure:
+		raw = resultFailure
+		m.warning(c, "Unhealthy", fmt.Sprintf("%s probe failed: %s", r.Type, r.Output))
+	case ProbeWarning:
+		m.warning(c, "ProbeWarning", fmt.Sprintf("%s probe warning: %s", r.Type, r.Output))
+	}
+	p.Errors = 0
+	if p.Raw == raw {
+		p.Count++
+	} else {
+		p.Raw, p.Count = raw, 1
+	}
+	threshold := orDefault(spec.SuccessThreshold, 1)
+	if raw == resultFailure {
+		threshold = orDefault(spec.FailureThreshold, 3)
+	}
+	if p.Count < threshold {
+		return
+	}
+	p.Result = raw
+	if r.Type == Startup || r.Type == Liveness && raw == resultFailure {
+		p.Held, p.Raw, p.Count = true, resultNone, 0
+	}
+}
+
+// runProbes begins the probes that are due and wakes for the next ones.
+func (m *machine) runProbes() {
+	if m.s.Life == Terminated || m.s.Life == Finished {
+		return
+	}
+	for i := range m.slots {
+		c := &m.slots[i]
+		if c.class != regular && c.class != sidecar || !c.running() {
+			continue
+		}
+		for _, t := range [...]ProbeType{Startup, Readiness, Liveness} {
+			if spec := c.probeSpec(t); spec != nil && (m.s.Life == Syncing || m.probesWhileEnding(c.spec.Name, t)) {
+				m.runProbe(c, t, spec)
+			}
+		}
+	}
+}
+
+func (m *machine) runProbe(c *slot, t ProbeType, spec *corev1.Probe) {
+	p := c.probe(t)
+	period := time.Duration(orDefault(spec.PeriodSeconds, 10)) * time.Second
+	if p.ContainerID != c.newest.ID {
+		m.resetProbe(c, t, spec, period)
+	}
+	if p.Held || (t == Startup) == m.started(c) || c.mem.PostStart.ContainerID == c.newest.ID {
+		return
+	}
+	for i := range m.s.InFlight {
+		if f := &m.s.InFlight[i]; f.Op == opProbe && f.Object == c.spec.Name && f.Detail == string(t) {
+			return
+		}
+	}
+	if m.now.Before(p.Next) {
+		m.wake(p.Next)
+		return
+	}
+	p.Runs++
+	if p.Next = p.Next.Add(period); !p.Next.After(m.now) {
+		p.Next = m.now.Add(period)
+	}
+	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(), Try: p.Runs},
+		flight{Op: opProbe, Object: c.spec.Name, Detail: string(t)}, "period "+period.String())
+}
+
+// resetProbe begins with a new instance; the consecutive count stays (L5.12).
+func (m *machine) resetProbe(c *slot, t ProbeType, spec *corev1.Probe, period time.Duration) {
+	p := c.probe(t)
+	*p = probeMemory{ContainerID: c.newest.ID, Raw: p.Raw, Count: p.Count, Runs: p.Runs}
+	switch t {
+	case Liveness:
+		p.Result = resultSuccess
+	case Readiness:
+		p.Result = resultFailure
+	case Startup:
+		p.Result = resultUnknown
+	}
+	p.Next = c.newest.StartedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	if m.carried(c) {
+		p.Result = resultNone
+	}
+	if begun := m.in.Node.AgentStarted; c.newest.StartedAt.Before(begun) {
+		// Not all probes of a node at once after the agent starts (L5.11).
+		if first := begun.Add(spread(string(m.pod.UID), c.spec.Name, string(t), period)); first.After(p.Next) {
+			p.Next = first
+		}
+	}
+}
+
+// spread is a fixed fraction of period for one probe.
+func spread(uid, container, probe string, period time.Duration) time.Duration {
+	h := fnv.New32a()
+	h.Write([]byte(uid))
+	h.Write([]byte(container))
+	h.Write([]byte(probe))
+	return time.Duration(h.Sum32()%1000) * period / 1000
+}
+
+// probesWhileEnding: readiness goes on until a container has stopped, all probes
+// of sidecars do (L5.33).
+func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
+	c := m.slot(container)
+	return c != nil && (t == Readiness || c.class == sidecar)
+}
+
+func orDefault(v, d int32) int {
+	if v > 0 {
+		return int(v)
+	}
+	return int(d)
+}

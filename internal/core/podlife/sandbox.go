@@ -1,0 +1,172 @@
+package podlife
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// findSandbox decides whether the newest sandbox can be used (L3.57–L3.61).
+// Observed.Sandboxes is newest first.
+func (m *machine) findSandbox() {
+	all := m.in.Observed.Sandboxes
+	if len(all) == 0 {
+		m.sandboxProblem = "no pod sandbox exists"
+		return
+	}
+	for i := range all {
+		if len(all[i].IPs) > 0 && !m.pod.Spec.HostNetwork {
+			if !slices.Equal(m.s.PodIPs, all[i].IPs) {
+				m.s.PodIPs = slices.Clone(all[i].IPs)
+			}
+			break
+		}
+	}
+	ready := 0
+	for i := range all {
+		if all[i].Ready {
+			ready++
+		}
+	}
+	newest := &all[0]
+	switch {
+	case ready > 1:
+		m.sandboxProblem = "multiple pod sandboxes are ready and need to be reconciled"
+	case !newest.Ready:
+		m.sandboxProblem = "pod sandbox is not ready"
+	case newest.HostNetwork != m.pod.Spec.HostNetwork:
+		m.sandboxProblem = "network namespace mode changed and sandbox needs to be recreated"
+	case !newest.HostNetwork && len(newest.IPs) == 0:
+		m.sandboxProblem = "pod sandbox has no IP address"
+	default:
+		m.sandbox = newest
+	}
+}
+
+// makeSandbox works towards a sandbox that can be used: it ends what is left of
+// the old ones and creates a new one. over says that none is worth making (L3.63).
+func (m *machine) makeSandbox() (over bool) {
+	old := m.in.Observed.Sandboxes
+	if f := m.inFlight(opCreateSandbox, ""); f != nil {
+		m.waitFor(f, "sandbox", "")
+		return false
+	}
+	if m.nothingLeftToRun() {
+		return true
+	}
+	if len(old) > 0 && !m.endSandboxes() {
+		return false
+	}
+	if !m.in.Observed.Volumes.Mounted {
+		return false
+	}
+	if p := m.in.Node.NetworkProblem; p != "" && !m.pod.Spec.HostNetwork {
+		if m.s.Network != p {
+			m.s.Network = p
+			m.event(corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+p, "")
+		}
+		m.out.Waits = append(m.out.Waits, Wait{For: "network", Since: m.now, LastErr: p})
+		return false
+	}
+	m.s.Network = ""
+	if !m.mayTry(opCreateSandbox, "", "sandbox", "") {
+		return false
+	}
+	var attempt uint32
+	cause := "the pod has no sandbox"
+	if len(old) > 0 {
+		attempt = old[0].Attempt + 1
+		cause = m.sandboxProblem
+	}
+	m.begin(CreateSandbox{Attempt: attempt}, flight{Op: opCreateSandbox}, cause)
+	m.waitFor(m.inFlight(opCreateSandbox, ""), "sandbox", "")
+	return false
+}
+
+// nothingLeftToRun reports that a new sandbox would have no use: a pod that never
+// restarts had its chance, or every regular container ended for good (L3.63).
+func (m *machine) nothingLeftToRun() bool {
+	created, wanted := false, false
+	for i := range m.slots {
+		c := &m.slots[i]
+		_, ended := m.lastExit(c)
+		exists := ended || c.newest != nil
+		if exists && m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(m.in.Observed.Sandboxes) > 0 {
+			return true
+		}
+		if c.class == regular {
+			created = created || exists
+			wanted = wanted || c.running() || m.due(c) || m.inFlight(opStart, c.spec.Name) != nil
+		}
+	}
+	return created && !wanted
+}
+
+// endSandboxes kills what runs in the old sandboxes, stops them and removes the
+// init containers, so that init starts over (L3.62). True when all of it is done.
+func (m *machine) endSandboxes() bool {
+	newest := &m.in.Observed.Sandboxes[0]
+	if m.s.Replaced != newest.ID {
+		m.s.Replaced = newest.ID
+		if newest.HostNetwork == m.pod.Spec.HostNetwork { // not for a changed network mode (L3.60)
+			m.event(corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", "")
+		}
+	}
+	done := true
+	for i := range m.s.InFlight {
+		switch f := &m.s.InFlight[i]; f.Op {
+		case opStart, opPostStart:
+			m.cancel(f)
+			done = false
+		}
+	}
+	if m.stopAll("sandbox is replaced: "+m.sandboxProblem, m.podGrace(), false) {
+		done = false
+	}
+	if !done || !m.stopSandboxes(m.sandboxProblem) {
+		return false
+	}
+	for i := range m.in.Observed.Containers {
+		o := &m.in.Observed.Containers[i]
+		if c := m.slot(o.Name); c != nil && (c.class == initial || c.class == sidecar) {
+			m.remove(o, true, "init starts over in a new sandbox")
+			done = false
+		}
+	}
+	return done
+}
+
+// stopSandboxes stops every sandbox once. True when all are stopped.
+func (m *machine) stopSandboxes(cause string) bool {
+	done := true
+	for i := range m.in.Observed.Sandboxes {
+		s := &m.in.Observed.Sandboxes[i]
+		if slices.Contains(m.s.Stopped, s.ID) {
+			continue
+		}
+		done = false
+		if f := m.inFlight(opStopSandbox, s.ID); f != nil {
+			m.waitFor(f, "sandbox", s.ID)
+		} else if m.mayTry(opStopSandbox, s.ID, "sandbox", s.ID) {
+			m.begin(StopSandbox{SandboxID: s.ID}, flight{Op: opStopSandbox, Object: s.ID}, cause)
+			m.waitFor(m.inFlight(opStopSandbox, s.ID), "sandbox", s.ID)
+		}
+	}
+	return done
+}
+
+// podIPs are the addresses of the pod: of its sandbox, or of the node (L4.9).
+func (m *machine) podIPs() []string {
+	if m.pod.Spec.HostNetwork {
+		return m.in.Node.HostIPs
+	}
+	return m.s.PodIPs
+}
+
+// podIP is the primary address of the pod, where probes and hooks go.
+func (m *machine) podIP() string {
+	if ips := m.podIPs(); len(ips) > 0 {
+		return ips[0]
+	}
+	return ""
+}

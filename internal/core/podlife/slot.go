@@ -1,0 +1,160 @@
+package podlife
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// DefinitionHash is the hash that tells whether a running container still is
+// what the spec says: of name and image only (L3.66). The node agent writes it
+// into the container's annotations and hands it back as Container.Hash.
+func DefinitionHash(name, image string) string {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	h.Write([]byte{0})
+	h.Write([]byte(image))
+	return fmt.Sprintf("%x", h.Sum32())
+}
+
+// class is the role of a container in its pod.
+type class int
+
+const (
+	initial   class = iota // init container that runs to its end
+	sidecar                // init container with restartPolicy Always
+	regular                // spec.containers
+	ephemeral              // spec.ephemeralContainers
+)
+
+// slot is one container of the spec with everything known about it.
+type slot struct {
+	spec     *corev1.Container
+	class    class
+	mem      *memory
+	newest   *Container // newest instance, whatever its sandbox
+	previous *Container // the one before
+}
+
+// exit is how the last instance of a container ended.
+type exit struct {
+	id       string
+	code     int32
+	reason   string
+	finished time.Time
+}
+
+// fieldPath is the involvedObject.fieldPath of the container's events (L3.95).
+func (c *slot) fieldPath() string {
+	switch c.class {
+	case initial, sidecar:
+		return "spec.initContainers{" + c.spec.Name + "}"
+	case ephemeral:
+		return "spec.ephemeralContainers{" + c.spec.Name + "}"
+	}
+	return "spec.containers{" + c.spec.Name + "}"
+}
+
+func (c *slot) running() bool { return c.newest != nil && c.newest.State == ContainerRunning }
+
+// index finds the instances and the memory of every container of the spec.
+func (m *machine) index() {
+	spec := &m.pod.Spec
+	m.slots = make([]slot, 0, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
+	for i := range spec.InitContainers {
+		k := initial
+		if p := spec.InitContainers[i].RestartPolicy; p != nil && *p == corev1.ContainerRestartPolicyAlways {
+			k = sidecar
+		}
+		m.slots = append(m.slots, slot{spec: &spec.InitContainers[i], class: k})
+	}
+	for i := range spec.Containers {
+		m.slots = append(m.slots, slot{spec: &spec.Containers[i], class: regular})
+	}
+	for i := range spec.EphemeralContainers {
+		c := (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)
+		m.slots = append(m.slots, slot{spec: c, class: ephemeral})
+	}
+	for i := range m.slots {
+		name := m.slots[i].spec.Name
+		if !slices.ContainsFunc(m.s.Containers, func(c memory) bool { return c.Name == name }) {
+			m.s.Containers = append(m.s.Containers, memory{Name: name})
+		}
+	}
+	// The memory does not move from here on: every container has its place.
+	for i := range m.slots {
+		c := &m.slots[i]
+		for j := range m.s.Containers {
+			if m.s.Containers[j].Name == c.spec.Name {
+				c.mem = &m.s.Containers[j]
+			}
+		}
+		for j := range m.in.Observed.Containers {
+			if o := &m.in.Observed.Containers[j]; o.Name == c.spec.Name {
+				c.previous, c.newest = c.newest, o
+				c.mem.Attempts = max(c.mem.Attempts, o.Attempt+1)
+			}
+		}
+		if c.newest == nil {
+			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil && old.ContainerID != "" {
+				c.mem.Attempts = max(c.mem.Attempts, int(old.RestartCount)+1)
+			}
+		}
+	}
+}
+
+func (m *machine) slot(name string) *slot {
+	for i := range m.slots {
+		if m.slots[i].spec.Name == name {
+			return &m.slots[i]
+		}
+	}
+	return nil
+}
+
+// instance finds a container by its ID.
+func (m *machine) instance(id string) *Container {
+	for i := range m.in.Observed.Containers {
+		if m.in.Observed.Containers[i].ID == id {
+			return &m.in.Observed.Containers[i]
+		}
+	}
+	return nil
+}
+
+// here returns the newest instance of c if it belongs to the sandbox in use.
+func (m *machine) here(c *slot) *Container {
+	if c.newest != nil && m.sandbox != nil && c.newest.SandboxID == m.sandbox.ID {
+		return c.newest
+	}
+	return nil
+}
+
+// lastExit says how the last instance of c ended; false when it has not ended
+// or there has never been one. An instance that vanished counts as killed (L7.73).
+func (m *machine) lastExit(c *slot) (exit, bool) {
+	if c.newest != nil {
+		if c.newest.State != ContainerExited {
+			return exit{}, false
+		}
+		return exit{c.newest.ID, c.newest.ExitCode, c.newest.Reason, c.newest.FinishedAt}, true
+	}
+	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	if old == nil {
+		return exit{}, false
+	}
+	t := old.State.Terminated
+	switch {
+	case old.State.Running != nil:
+		return exit{id: old.ContainerID, code: unknownExitCode, reason: reasonStatusUnknown}, true
+	case t == nil && old.State.Waiting != nil:
+		t = old.LastTerminationState.Terminated
+	}
+	if t == nil {
+		return exit{}, false
+	}
+	return exit{t.ContainerID, t.ExitCode, t.Reason, t.FinishedAt.Time}, true
+}

@@ -1,0 +1,200 @@
+package podlife
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+const (
+	reasonStatusUnknown = "ContainerStatusUnknown"
+	reasonRestartingAll = "RestartingAllContainers"
+	reasonOOMKilled     = "OOMKilled"
+	reasonCompleted     = "Completed"
+
+	unknownExitCode = 137
+)
+
+// status computes what to publish (L4.1–L4.10). Everything that has not changed
+// is shared with the status published before.
+func (m *machine) status() corev1.PodStatus {
+	if m.s.End.Rejected {
+		return m.rejectedStatus()
+	}
+	old := &m.s.Last
+	st := corev1.PodStatus{
+		ObservedGeneration:          max(m.pod.Generation, old.ObservedGeneration),
+		NominatedNodeName:           m.pod.Status.NominatedNodeName,
+		StartTime:                   m.startTime(),
+		QOSClass:                    m.qosClass(),
+		Resize:                      m.pod.Status.Resize,
+		ResourceClaimStatuses:       m.pod.Status.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus: m.pod.Status.ExtendedResourceClaimStatus,
+	}
+	m.setAddresses(&st)
+	m.setContainers(&st)
+	m.setPhase(&st)
+	m.setResources(&st)
+	m.setConditions(&st)
+	return st
+}
+
+// rejectedStatus replaces everything of ours; conditions of others stay (L3.12).
+func (m *machine) rejectedStatus() corev1.PodStatus {
+	st := corev1.PodStatus{
+		ObservedGeneration: max(m.pod.Generation, m.s.Last.ObservedGeneration),
+		StartTime:          m.startTime(),
+		QOSClass:           m.qosClass(),
+	}
+	if m.s.Life == Syncing || m.s.Life == Terminating {
+		st = m.s.Last // held back until its containers have ended (L7.70)
+	} else {
+		st.Phase, st.Reason, st.Message = m.s.End.Phase, m.s.End.Reason, m.s.End.Message
+		for i := range m.pod.Status.Conditions {
+			if c := &m.pod.Status.Conditions[i]; !ownCondition(c.Type) {
+				st.Conditions = append(st.Conditions, *c)
+			}
+		}
+	}
+	return st
+}
+
+func (m *machine) startTime() *metav1.Time {
+	if t := m.s.Last.StartTime; t != nil && t.Time.Equal(m.s.StartTime) {
+		return t
+	}
+	t := metav1.NewTime(m.s.StartTime)
+	return &t
+}
+
+// setAddresses fills the addresses of host and pod (L4.2, L4.9).
+func (m *machine) setAddresses(st *corev1.PodStatus) {
+	old := &m.s.Last
+	st.HostIP, st.HostIPs = old.HostIP, old.HostIPs
+	if ips := m.in.Node.HostIPs; len(ips) > 0 && !sameHostIPs(old.HostIPs, ips) {
+		st.HostIP, st.HostIPs = ips[0], nil
+		for _, ip := range ips {
+			st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
+		}
+	}
+	st.PodIP, st.PodIPs = old.PodIP, old.PodIPs
+	if ips := m.publishedIPs(); len(ips) > 0 && !samePodIPs(old.PodIPs, ips) {
+		st.PodIP, st.PodIPs = ips[0], nil
+		for _, ip := range ips {
+			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
+}
+
+// publishedIPs is one address of each family, the node's primary family first.
+func (m *machine) publishedIPs() []string {
+	ips := m.podIPs()
+	if len(ips) < 2 {
+		return ips
+	}
+	primary6 := len(m.in.Node.HostIPs) > 0 && isIPv6(m.in.Node.HostIPs[0])
+	one := slices.IndexFunc(ips, func(ip string) bool { return isIPv6(ip) == primary6 })
+	two := slices.IndexFunc(ips, func(ip string) bool { return isIPv6(ip) != primary6 })
+	switch {
+	case one < 0:
+		return ips[two : two+1]
+	case two < 0:
+		return ips[one : one+1]
+	}
+	return []string{ips[one], ips[two]}
+}
+
+func isIPv6(ip string) bool { return strings.Contains(ip, ":") }
+
+func sameHostIPs(a []corev1.HostIP, b []string) bool {
+	return slices.EqualFunc(a, b, func(x corev1.HostIP, y string) bool { return x.IP == y })
+}
+
+func samePodIPs(a []corev1.PodIP, b []string) bool {
+	return slices.EqualFunc(a, b, func(x corev1.PodIP, y string) bool { return x.IP == y })
+}
+
+// podResources is what status says of the whole pod's resources, kept because it
+// is dear to compute and depends on the spec alone.
+type podResources struct {
+	Known      bool
+	Generation int64
+	Requests   corev1.ResourceList
+	Resources  *corev1.ResourceRequirements
+	QOS        corev1.PodQOSClass
+}
+
+// setResources fills the resources of the pod as a whole (L4.32a).
+func (m *machine) setResources(st *corev1.PodStatus) {
+	r := &m.s.Resources
+	if !r.Known || r.Generation != m.pod.Generation {
+		requests := resourcehelper.PodRequests(m.pod, resourcehelper.PodResourcesOptions{})
+		limits := resourcehelper.PodLimits(m.pod, resourcehelper.PodResourcesOptions{})
+		*r = podResources{Known: true, Generation: m.pod.Generation}
+		if len(requests) > 0 {
+			r.Requests = requests
+		}
+		if len(requests) > 0 || len(limits) > 0 {
+			r.Resources = &corev1.ResourceRequirements{Requests: r.Requests}
+			if len(limits) > 0 {
+				r.Resources.Limits = limits
+			}
+		}
+	}
+	st.AllocatedResources, st.Resources = r.Requests, r.Resources
+}
+
+// second cuts a time to the precision of the API (L4.10).
+func second(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t.Truncate(time.Second))
+}
+
+// oldStatus finds a container in a published status.
+func oldStatus(st *corev1.PodStatus, k class, name string) *corev1.ContainerStatus {
+	list := st.ContainerStatuses
+	switch k {
+	case initial, sidecar:
+		list = st.InitContainerStatuses
+	case ephemeral:
+		list = st.EphemeralContainerStatuses
+	}
+	for i := range list {
+		if list[i].Name == name {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// qosClass is the class that the API server stored, or the one of the spec (L1.40).
+func (m *machine) qosClass() corev1.PodQOSClass {
+	if q := m.pod.Status.QOSClass; q != "" {
+		return q
+	}
+	guaranteed, any := true, false
+	for _, l := range [...][]corev1.Container{m.pod.Spec.InitContainers, m.pod.Spec.Containers} {
+		for i := range l {
+			for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				request, limit := l[i].Resources.Requests[name], l[i].Resources.Limits[name]
+				any = any || !request.IsZero() || !limit.IsZero()
+				if limit.IsZero() || !request.IsZero() && request.Cmp(limit) != 0 {
+					guaranteed = false
+				}
+			}
+		}
+	}
+	switch {
+	case !any:
+		return corev1.PodQOSBestEffort
+	case guaranteed:
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}

@@ -1,0 +1,338 @@
+package podlife
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// setContainers fills the three lists of container statuses (L4.25).
+func (m *machine) setContainers(st *corev1.PodStatus) {
+	spec := &m.pod.Spec
+	if n := len(spec.InitContainers); n > 0 {
+		st.InitContainerStatuses = make([]corev1.ContainerStatus, 0, n)
+	}
+	if n := len(spec.Containers); n > 0 {
+		st.ContainerStatuses = make([]corev1.ContainerStatus, 0, n)
+	}
+	begun := m.regularBegunAnywhere()
+	for i := range m.slots {
+		c := &m.slots[i]
+		s := m.containerStatus(c, begun)
+		switch c.class {
+		case initial, sidecar:
+			st.InitContainerStatuses = append(st.InitContainerStatuses, s)
+		case ephemeral:
+			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, s)
+		default:
+			st.ContainerStatuses = append(st.ContainerStatuses, s)
+		}
+	}
+	byName := func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(st.ContainerStatuses, byName)
+	slices.SortFunc(st.EphemeralContainerStatuses, byName)
+	m.defaultLostStatuses(st)
+	m.cutMessages(st)
+}
+
+// containerStatus computes one entry: the default, what is inherited, what the
+// runtime says, and what the machine waits for (L4.25–L4.35).
+func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerStatus {
+	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image}
+	s.State.Waiting = m.defaultWaiting(old)
+	if old != nil {
+		if old.State.Terminated != nil {
+			s = *old
+		} else {
+			s.RestartCount, s.LastTerminationState = old.RestartCount, old.LastTerminationState
+		}
+	}
+	if c.newest == nil {
+		m.lostStatus(c, &s, old, regularBegun)
+	} else {
+		m.observedStatus(c, &s, old)
+	}
+	m.waitingStatus(c, &s)
+	started := m.started(c)
+	s.Ready = m.ready(c)
+	if old != nil && old.Started != nil && *old.Started == started {
+		s.Started = old.Started
+	} else {
+		s.Started = &started
+	}
+	s.VolumeMounts = m.volumeMounts(c, old)
+	return s
+}
+
+// defaultWaiting is the state of a container that nothing is known of (L4.25, L12.12).
+func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerStateWaiting {
+	reason := "ContainerCreating"
+	if len(m.pod.Spec.InitContainers) > 0 {
+		reason = "PodInitializing"
+	}
+	if old != nil {
+		if w := old.State.Waiting; w != nil && w.Reason == reason && w.Message == "" {
+			return w
+		}
+	}
+	return &corev1.ContainerStateWaiting{Reason: reason}
+}
+
+// lostStatus is the entry of a container that the runtime does not know.
+func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBegun bool) {
+	if old == nil {
+		return
+	}
+	switch {
+	case old.State.Running != nil && c.class == initial && regularBegun:
+		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason:  reasonCompleted,
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
+		}}
+	case old.State.Running != nil:
+		s.LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason: reasonStatusUnknown, ExitCode: unknownExitCode,
+			Message: "The container could not be located when the pod was deleted.  The container used to be Running",
+		}}
+		if m.pod.DeletionTimestamp == nil {
+			s.RestartCount = old.RestartCount + 1
+		}
+	case c.class == initial && regularBegun && old.State.Waiting != nil && old.LastTerminationState.Terminated == nil:
+		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason:  reasonCompleted,
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
+		}}
+	}
+}
+
+// observedStatus is the entry of a container that the runtime knows (L4.28–L4.32).
+func (m *machine) observedStatus(c *slot, s, old *corev1.ContainerStatus) {
+	o := c.newest
+	id := m.in.Node.RuntimeName + "://" + o.ID
+	s.ContainerID, s.ImageID = id, o.ImageRef
+	s.Image = o.Image
+	if s.Image == "" {
+		s.Image = c.spec.Image
+	}
+	s.RestartCount = max(int32(o.Attempt), s.RestartCount)
+	s.State = corev1.ContainerState{}
+	switch o.State {
+	case ContainerRunning:
+		if old != nil && old.State.Terminated != nil && old.ContainerID != id && old.RestartCount >= int32(o.Attempt) {
+			s.RestartCount = old.RestartCount + 1
+		}
+		if old != nil && old.State.Running != nil && old.ContainerID == id {
+			s.State.Running = old.State.Running
+		} else {
+			s.State.Running = &corev1.ContainerStateRunning{StartedAt: second(o.StartedAt)}
+		}
+	case ContainerExited:
+		s.State.Terminated = m.terminated(o, id, old)
+	case ContainerUnknown:
+		if old != nil && old.State.Running != nil {
+			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonStatusUnknown,
+				Message: "The container could not be located when the pod was terminated", ContainerID: id}
+			s.RestartCount = old.RestartCount + 1
+			break
+		}
+		s.State.Waiting = &corev1.ContainerStateWaiting{}
+	default:
+		s.State.Waiting = &corev1.ContainerStateWaiting{}
+	}
+	if old != nil && old.State.Terminated != nil && old.ContainerID != id {
+		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
+	}
+	if p := c.previous; p != nil && p.State == ContainerExited {
+		s.LastTerminationState = corev1.ContainerState{
+			Terminated: m.terminated(p, m.in.Node.RuntimeName+"://"+p.ID, old)}
+	}
+	m.setContainerResources(c, s, old)
+	s.User = o.User
+}
+
+// terminated is the API's word on an instance that ended.
+func (m *machine) terminated(o *Container, id string, old *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	if old != nil { // an end does not change: share it
+		if t := old.State.Terminated; t != nil && t.ContainerID == id {
+			return t
+		}
+		if t := old.LastTerminationState.Terminated; t != nil && t.ContainerID == id {
+			return t
+		}
+	}
+	return &corev1.ContainerStateTerminated{
+		ExitCode: o.ExitCode, Reason: o.Reason, Message: o.Message,
+		StartedAt: second(o.StartedAt), FinishedAt: second(o.FinishedAt), ContainerID: id,
+	}
+}
+
+// waitingStatus shows why a container that is due does not run (L4.35, L3.96).
+func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
+	if m.s.Life != Syncing || s.State.Running != nil {
+		return
+	}
+	w := c.mem.Waiting
+	if t := s.State.Terminated; t != nil {
+		e, ended := m.lastExit(c)
+		if !ended || c.class == ephemeral || c.class == initial && e.code == 0 && e.reason != reasonOOMKilled || !m.restarts(c, e) {
+			return
+		}
+		if w.Reason == "" {
+			if policyOnly := m.restarts(c, exit{code: e.code, reason: e.reason}); policyOnly {
+				return // the end itself stays visible until the next start
+			}
+			// The API does not let a container leave a final end, so it must not be shown.
+			w.Reason = "ContainerCreating"
+		}
+		s.LastTerminationState = corev1.ContainerState{Terminated: t}
+		s.State.Terminated = nil
+	} else if w.Reason == "" {
+		return
+	}
+	if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil && old.State.Waiting != nil &&
+		old.State.Waiting.Reason == w.Reason && old.State.Waiting.Message == w.Message {
+		s.State.Waiting = old.State.Waiting
+		return
+	}
+	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}
+}
+
+// setContainerResources fills resources as they are in force (L4.32, L3.127).
+func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus) {
+	if c.class == ephemeral {
+		return
+	}
+	want := &c.spec.Resources
+	if r := c.newest.Resources; r != nil && c.newest.State == ContainerRunning {
+		want = r
+	}
+	if old != nil && old.Resources != nil && sameResources(old.Resources, want) {
+		s.Resources = old.Resources
+	} else {
+		s.Resources = want.DeepCopy()
+	}
+	if old != nil && sameList(old.AllocatedResources, c.spec.Resources.Requests) {
+		s.AllocatedResources = old.AllocatedResources
+	} else {
+		s.AllocatedResources = c.spec.Resources.Requests.DeepCopy()
+	}
+}
+
+func sameResources(a, b *corev1.ResourceRequirements) bool {
+	return sameList(a.Requests, b.Requests) && sameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, x := range a {
+		if y, ok := b[name]; !ok || x.Cmp(y) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// volumeMounts lists the mounts of a container; once reported they stay (L4.32).
+func (m *machine) volumeMounts(c *slot, old *corev1.ContainerStatus) []corev1.VolumeMountStatus {
+	if len(c.spec.VolumeMounts) == 0 || old != nil && len(old.VolumeMounts) == len(c.spec.VolumeMounts) {
+		if old != nil {
+			return old.VolumeMounts
+		}
+		return nil
+	}
+	list := make([]corev1.VolumeMountStatus, 0, len(c.spec.VolumeMounts))
+	for i := range c.spec.VolumeMounts {
+		v := &c.spec.VolumeMounts[i]
+		s := corev1.VolumeMountStatus{Name: v.Name, MountPath: v.MountPath, ReadOnly: v.ReadOnly}
+		if v.ReadOnly {
+			mode := corev1.RecursiveReadOnlyDisabled
+			if r := v.RecursiveReadOnly; r != nil && *r != corev1.RecursiveReadOnlyDisabled {
+				mode = corev1.RecursiveReadOnlyEnabled
+			}
+			s.RecursiveReadOnly = &mode
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// defaultLostStatuses gives every container of an ended pod an end: what is not
+// terminated now has been lost (L4.65).
+func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
+	if m.s.Life != Terminated && m.s.Life != Finished {
+		return
+	}
+	lose := func(s *corev1.ContainerStatus) {
+		if s.State.Terminated == nil {
+			s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonStatusUnknown,
+				Message: "The container could not be located when the pod was terminated"}}
+		}
+	}
+	if m.podInitialized(st) {
+		for i := range st.ContainerStatuses {
+			lose(&st.ContainerStatuses[i])
+		}
+	}
+	last := 0
+	for i := range st.InitContainerStatuses {
+		if s := &st.InitContainerStatuses[i]; s.State.Terminated != nil || s.State.Running != nil || s.LastTerminationState.Terminated != nil {
+			last = i
+		}
+	}
+	for i := range st.InitContainerStatuses {
+		if i <= last {
+			lose(&st.InitContainerStatuses[i])
+		}
+	}
+}
+
+// podInitialized tells whether a pod got as far as its regular containers (L4.65).
+func (m *machine) podInitialized(st *corev1.PodStatus) bool {
+	n := len(st.InitContainerStatuses)
+	if n == 0 {
+		return true
+	}
+	for i := range st.ContainerStatuses {
+		if s := &st.ContainerStatuses[i]; s.State.Waiting == nil || s.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	last := &st.InitContainerStatuses[n-1]
+	return last.Started != nil && *last.Started || last.State.Terminated != nil && last.State.Terminated.ExitCode == 0
+}
+
+// maxMessages is the room for the termination messages of a pod (L3.152).
+const maxMessages = 12288
+
+// cutMessages shares the room for termination messages among the containers.
+func (m *machine) cutMessages(st *corev1.PodStatus) {
+	if len(m.slots) == 0 {
+		return
+	}
+	limit := maxMessages / len(m.slots)
+	for _, list := range [...][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			for _, s := range [...]*corev1.ContainerState{&list[i].State, &list[i].LastTerminationState} {
+				if t := s.Terminated; t != nil && len(t.Message) > limit {
+					cut := *t
+					cut.Message = t.Message[:limit]
+					s.Terminated = &cut
+				}
+			}
+		}
+	}
+}
+
+// regularBegunAnywhere reports whether a regular container exists in any sandbox.
+func (m *machine) regularBegunAnywhere() bool {
+	for i := range m.slots {
+		if m.slots[i].class == regular && m.slots[i].newest != nil {
+			return true
+		}
+	}
+	return false
+}

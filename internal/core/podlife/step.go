@@ -1,0 +1,179 @@
+package podlife
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Step is the whole state machine: it takes in what happened, decides what must
+// happen now and computes the status to publish. Same arguments, same results.
+// Neither s nor in is changed; the caller must not change what Output.Status
+// points to.
+func Step(s State, in Input) (State, Output) {
+	m := newMachine(s, &in)
+	m.absorb()
+	if m.s.Life == Syncing {
+		m.lookForEnd()
+	}
+	if m.s.Life == Syncing && m.sync() {
+		m.end(ending{Cause: "all containers have ended for good"})
+	}
+	if m.s.Life == Terminating {
+		m.terminate()
+	}
+	if m.s.Life == Terminated {
+		m.cleanUp()
+	}
+	m.runProbes()
+	m.collectGarbage()
+	m.out.Status = m.status()
+	m.s.Last = m.out.Status
+	m.out.Life = m.s.Life
+	return m.s, m.out
+}
+
+// machine is one call of Step: the input, indexed, and the output being made.
+type machine struct {
+	s     State
+	in    *Input
+	pod   *corev1.Pod
+	now   time.Time
+	out   Output
+	slots []slot // init containers in spec order, then regular, then ephemeral ones
+
+	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
+	sandboxProblem string   // why there is none (L3.57–61)
+}
+
+func newMachine(s State, in *Input) *machine {
+	m := &machine{s: s.clone(), in: in, pod: in.Pod, now: in.Now}
+	if m.s.Life == "" {
+		m.s.Life = Syncing
+		m.s.Last = *in.Pod.Status.DeepCopy()
+		if t := in.Pod.Status.StartTime; t != nil {
+			m.s.StartTime = t.Time
+		}
+	}
+	if m.s.StartTime.IsZero() {
+		m.s.StartTime = in.Now.Truncate(time.Second)
+	}
+	m.index()
+	m.findSandbox()
+	return m
+}
+
+// begin begins an action unless the same one is in flight.
+func (m *machine) begin(a Action, f flight, cause string) {
+	f.Key = a.Key()
+	for i := range m.s.InFlight {
+		if m.s.InFlight[i].Key == f.Key {
+			return
+		}
+	}
+	f.Since = m.now
+	m.s.InFlight = append(m.s.InFlight, f)
+	m.out.Begin = append(m.out.Begin, Begin{Action: a, Cause: cause})
+}
+
+// inFlight finds an action of this kind; object "" stands for any.
+func (m *machine) inFlight(o op, object string) *flight {
+	for i := range m.s.InFlight {
+		if f := &m.s.InFlight[i]; f.Op == o && (object == "" || f.Object == object) {
+			return f
+		}
+	}
+	return nil
+}
+
+// cancel aborts an action in flight; the abort is asked for once.
+func (m *machine) cancel(f *flight) {
+	if f != nil && !f.Cancelled {
+		f.Cancelled = true
+		m.out.Cancel = append(m.out.Cancel, f.Key)
+	}
+}
+
+// failed starts or prolongs the back-off of an action.
+func (m *machine) failed(o op, object, err string, at time.Time) {
+	r := m.retry(o, object)
+	if r == nil {
+		m.s.Retries = append(m.s.Retries, retry{Op: o, Object: object, Since: at})
+		r = &m.s.Retries[len(m.s.Retries)-1]
+	}
+	r.Fails++
+	r.Err = err
+	r.At = at.Add(retryDelay(r.Fails))
+}
+
+// succeeded ends the back-off of an action.
+func (m *machine) succeeded(o op, object string) {
+	m.s.Retries = slices.DeleteFunc(m.s.Retries, func(r retry) bool { return r.Op == o && r.Object == object })
+}
+
+func (m *machine) retry(o op, object string) *retry {
+	for i := range m.s.Retries {
+		if r := &m.s.Retries[i]; r.Op == o && r.Object == object {
+			return r
+		}
+	}
+	return nil
+}
+
+// mayTry reports whether the back-off of an action is over; if not, the pod waits for it.
+func (m *machine) mayTry(o op, object, waitFor, waitObject string) bool {
+	r := m.retry(o, object)
+	if r == nil || !m.now.Before(r.At) {
+		return true
+	}
+	m.wait(Wait{For: waitFor, Object: waitObject, Since: r.Since, Until: r.At, LastErr: r.Err})
+	return false
+}
+
+// wait notes what the pod waits for, and wakes it at the deadline.
+func (m *machine) wait(w Wait) {
+	m.out.Waits = append(m.out.Waits, w)
+	m.wake(w.Until)
+}
+
+// waitFor notes that the pod waits for an action in flight.
+func (m *machine) waitFor(f *flight, what, object string) {
+	w := Wait{For: what, Object: object, Since: f.Since}
+	if r := m.retry(f.Op, f.Object); r != nil {
+		w.LastErr = r.Err
+	}
+	m.out.Waits = append(m.out.Waits, w)
+}
+
+// wake asks for a Step at t, if that is in the future.
+func (m *machine) wake(t time.Time) {
+	if t.After(m.now) && (m.out.Wake.IsZero() || t.Before(m.out.Wake)) {
+		m.out.Wake = t
+	}
+}
+
+func (m *machine) event(kind, reason, message, fieldPath string) {
+	m.out.Events = append(m.out.Events, Event{Type: kind, Reason: reason, Message: message, FieldPath: fieldPath})
+}
+
+func (m *machine) normal(c *slot, reason, message string) {
+	m.event(corev1.EventTypeNormal, reason, message, c.fieldPath())
+}
+
+func (m *machine) warning(c *slot, reason, message string) {
+	m.event(corev1.EventTypeWarning, reason, message, c.fieldPath())
+}
+
+// podRef is the pod's name inside messages.
+func (m *machine) podRef() string {
+	var b strings.Builder
+	b.WriteString(m.pod.Name)
+	b.WriteByte('_')
+	b.WriteString(m.pod.Namespace)
+	b.WriteByte('(')
+	b.WriteString(string(m.pod.UID))
+	b.WriteByte(')')
+	return b.String()
+}

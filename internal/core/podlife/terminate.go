@@ -1,0 +1,170 @@
+package podlife
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// lookForEnd decides whether the pod must end for a cause from outside (L7.2).
+func (m *machine) lookForEnd() {
+	phase := m.pod.Status.Phase
+	switch {
+	case m.in.Reject != nil:
+		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
+		m.end(ending{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
+			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: "Pod was rejected: " + m.in.Reject.Message})
+	case terminal(phase):
+		m.end(ending{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message})
+	case m.pod.DeletionTimestamp != nil:
+		m.end(ending{Cause: "the pod was deleted"})
+	case m.in.Stop != nil:
+		e := ending{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
+			Evicted: m.in.Stop.Reason == "Evicted"}
+		if c := m.in.Stop.Condition; c != nil {
+			e.Disrupt = c.DeepCopy()
+		}
+		m.end(e)
+	case m.in.Gone:
+		m.end(ending{Cause: "the pod left its source"})
+	default:
+		m.lookForDeadline()
+	}
+}
+
+// lookForDeadline ends a pod that was active for too long (L4.6).
+func (m *machine) lookForDeadline() {
+	limit := m.pod.Spec.ActiveDeadlineSeconds
+	if limit == nil {
+		return
+	}
+	at := m.s.StartTime.Add(time.Duration(*limit) * time.Second)
+	if m.now.Before(at) {
+		m.wake(at)
+		return
+	}
+	const message = "Pod was active on the node longer than the specified deadline"
+	m.event(corev1.EventTypeNormal, "DeadlineExceeded", message, "")
+	m.end(ending{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: message})
+}
+
+// end makes the pod Terminating. Life never goes back.
+func (m *machine) end(e ending) {
+	e.Since = m.now
+	if e.Grace == 0 {
+		e.Grace = m.effectiveGrace()
+	}
+	m.s.End = e
+	m.s.Life = Terminating
+}
+
+// effectiveGrace is the grace of the whole pod as it stands now (L7.15).
+func (m *machine) effectiveGrace() time.Duration {
+	g := minStopGrace
+	switch {
+	case m.pod.DeletionGracePeriodSeconds != nil:
+		g = time.Duration(*m.pod.DeletionGracePeriodSeconds) * time.Second
+	case m.pod.Spec.TerminationGracePeriodSeconds != nil:
+		g = time.Duration(*m.pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	}
+	if m.in.Stop != nil && m.in.Stop.Grace != nil {
+		g = min(g, *m.in.Stop.Grace)
+	}
+	return max(g, time.Second)
+}
+
+// terminate ends everything that runs: work in flight is aborted, containers are
+// stopped, then sandboxes (L7.25).
+func (m *machine) terminate() {
+	end := &m.s.End
+	if m.pod.DeletionTimestamp != nil || m.in.Stop != nil {
+		end.Grace = min(end.Grace, m.effectiveGrace())
+	}
+	busy := false
+	for i := range m.s.InFlight {
+		f := &m.s.InFlight[i]
+		switch f.Op {
+		case opPrepareVolumes, opCreateSandbox, opPull, opStart, opPostStart:
+			m.cancel(f)
+			busy = true
+			m.waitFor(f, "abort of "+string(f.Op), f.Object)
+		case opProbe:
+			if !m.probesWhileEnding(f.Object, ProbeType(f.Detail)) {
+				m.cancel(f)
+			}
+		}
+	}
+	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
+	if m.stopAll(end.Cause, left, end.NoHooks) || busy {
+		return
+	}
+	if !m.stopSandboxes(end.Cause) {
+		return
+	}
+	m.s.Life = Terminated
+}
+
+// cleanUp removes what the ended pod leaves behind: volumes, directories and
+// cgroup at once; containers, sandboxes and the API object when it is deleted
+// (L7.35, L7.36, L7.40).
+func (m *machine) cleanUp() {
+	o := &m.in.Observed
+	deleting := m.pod.DeletionTimestamp != nil
+	if o.Volumes.Present {
+		if f := m.inFlight(opRemoveVolumes, ""); f != nil {
+			m.waitFor(f, "volumes", "")
+		} else if m.mayTry(opRemoveVolumes, "", "volumes", "") {
+			m.begin(RemoveVolumes{}, flight{Op: opRemoveVolumes}, "all containers have ended")
+			m.waitFor(m.inFlight(opRemoveVolumes, ""), "volumes", "")
+		}
+	} else if deleting && !m.in.Gone && !m.s.End.Deleted && !m.isMirror() {
+		if f := m.inFlight(opDeletePod, ""); f != nil {
+			m.waitFor(f, "API", "")
+		} else if m.mayTry(opDeletePod, "", "API", "") {
+			m.begin(DeletePod{}, flight{Op: opDeletePod}, "nothing of the pod is left on the node")
+			m.waitFor(m.inFlight(opDeletePod, ""), "API", "")
+		}
+	}
+	switch {
+	case deleting || m.in.Gone:
+		m.removeSandboxes()
+	case m.s.End.Evicted:
+		for i := range o.Containers {
+			m.remove(&o.Containers[i], true, "the pod was evicted")
+		}
+	}
+	if m.in.Gone && !o.Volumes.Present && len(o.Sandboxes) == 0 && len(o.Containers) == 0 && len(m.s.InFlight) == 0 {
+		m.s.Life = Finished
+	}
+}
+
+// removeSandboxes removes the stopped sandboxes with all their containers, and
+// containers that have no sandbox any more.
+func (m *machine) removeSandboxes() {
+	o := &m.in.Observed
+	for i := range o.Sandboxes {
+		s := &o.Sandboxes[i]
+		if m.inFlight(opRemoveSandbox, s.ID) == nil && m.mayTry(opRemoveSandbox, s.ID, "sandbox", s.ID) {
+			m.begin(RemoveSandbox{SandboxID: s.ID}, flight{Op: opRemoveSandbox, Object: s.ID}, "the pod was deleted")
+		}
+	}
+	if len(o.Sandboxes) == 0 {
+		for i := range o.Containers {
+			m.remove(&o.Containers[i], true, "the pod was deleted")
+		}
+	}
+}
+
+// isMirror tells the API's copy of a static pod, which is deleted elsewhere (L7.114).
+func (m *machine) isMirror() bool {
+	_, ok := m.pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return ok
+}
+
+// isStatic tells a pod that comes from a file or URL (L7.115).
+func (m *machine) isStatic() bool {
+	source, ok := m.pod.Annotations["kubernetes.io/config.source"]
+	return ok && source != "api"
+}
+
+func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
