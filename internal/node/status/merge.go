@@ -1,0 +1,46 @@
+package status
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// owned are the conditions that only the node agent writes (L4.8).
+var owned = []corev1.PodConditionType{
+	corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled,
+	corev1.PodResizePending, corev1.PodResizeInProgress, "AllContainersRestarting",
+}
+
+// merge is want with everything that belongs to other writers as it is in base:
+// their conditions (first, L4.63), the scheduler's nomination, resource claims.
+// DisruptionTarget belongs to whoever set it; the agent's own comes with want.
+func merge(base, want *corev1.PodStatus) corev1.PodStatus {
+	m := *want
+	m.NominatedNodeName = base.NominatedNodeName
+	m.ResourceClaimStatuses = base.ResourceClaimStatuses
+	m.ExtendedResourceClaimStatus = base.ExtendedResourceClaimStatus
+	if m.QOSClass == "" {
+		m.QOSClass = base.QOSClass
+	}
+	if m.StartTime == nil {
+		m.StartTime = base.StartTime
+	}
+	m.Conditions = make([]corev1.PodCondition, 0, len(want.Conditions)+1)
+	disrupted := func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }
+	mine := slices.IndexFunc(want.Conditions, func(c corev1.PodCondition) bool {
+		return disrupted(c) && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	})
+	for _, c := range base.Conditions {
+		if slices.Contains(owned, c.Type) || (disrupted(c) && mine >= 0) {
+			continue
+		}
+		m.Conditions = append(m.Conditions, c)
+	}
+	for i, c := range want.Conditions {
+		if slices.Contains(owned, c.Type) || i == mine {
+			m.Conditions = append(m.Conditions, c)
+		}
+	}
+	return m
+}

@@ -1,0 +1,299 @@
+// Package status writes pod statuses to the API server, in the background: for
+// each pod the newest status wins, bursts melt into one write, and nothing is
+// written that the API server holds already. Conditions and fields of other
+// writers stay as they are. The owner of a pod says Set; the package must never
+// change what it is given and never decide what a status should be.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// Writer is the only one on this node who writes pod statuses.
+//
+//	clean ──Set, Seen──▶ queued ──a worker takes it──▶ busy ──written or equal──▶ clean
+//	                       ▲                            ├──Set meanwhile──▶ queued
+//	                       └──────── back-off ──────────┴──failed
+//	any ──NotFound, other UID──▶ gone
+type Writer struct {
+	client corev1client.PodsGetter
+
+	mu    sync.Mutex
+	pods  map[types.UID]*slot
+	queue []types.UID
+	wake  chan struct{} // capacity workers
+}
+
+// slot is one pod; its fields are guarded by Writer.mu.
+type slot struct {
+	base    *corev1.Pod       // newest version the API server is known to have held
+	want    *corev1.PodStatus // newest status; nil: nothing to say yet
+	dirty   bool              // want or base changed since the last comparison
+	queued  bool              // in queue, or waiting for its back-off
+	busy    bool              // a worker has it
+	gone    bool
+	tries   int
+	waiters []chan struct{} // closed when the slot is clean or gone
+}
+
+const (
+	workers    = 8
+	retryFirst = 100 * time.Millisecond
+	retryMax   = 10 * time.Second // L0.40
+)
+
+// ErrGone means that the API server has no such pod any more.
+var ErrGone = errors.New("pod is gone from the API server")
+
+// New returns a Writer; it writes from Run on.
+func New(client corev1client.PodsGetter) *Writer {
+	return &Writer{client: client, pods: map[types.UID]*slot{}, wake: make(chan struct{}, workers)}
+}
+
+// Run writes until ctx ends. What is not written then is lost; the next agent
+// computes it anew.
+func (w *Writer) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() { w.work(ctx) })
+	}
+	all.Wait()
+}
+
+func (w *Writer) work(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		for ctx.Err() == nil {
+			uid, ok := w.next()
+			if !ok {
+				break
+			}
+			w.write(ctx, uid)
+		}
+	}
+}
+
+// Set publishes status as the newest one of the pod. It never blocks. The caller
+// does not touch status afterwards.
+func (w *Writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.slot(pod)
+	s.want = status
+	w.touch(pod.UID, s)
+}
+
+// Seen tells what the API server holds now. A status that drifted from what was
+// published is put right (L8.30).
+func (w *Writer) Seen(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.slot(pod)
+	if s.base == pod || !newer(pod, s.base) {
+		return
+	}
+	s.base = pod
+	if s.want != nil {
+		w.touch(pod.UID, s)
+	}
+}
+
+func (w *Writer) slot(pod *corev1.Pod) *slot {
+	s := w.pods[pod.UID]
+	if s == nil {
+		s = &slot{base: pod}
+		w.pods[pod.UID] = s
+	}
+	return s
+}
+
+// newer says whether a is a later version than b.
+func newer(a, b *corev1.Pod) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err != nil || order > 0
+}
+
+// touch queues the slot, with w.mu held.
+func (w *Writer) touch(uid types.UID, s *slot) {
+	s.dirty = true
+	if s.queued || s.busy || s.gone {
+		return
+	}
+	w.enqueue(uid, s)
+}
+
+func (w *Writer) enqueue(uid types.UID, s *slot) {
+	s.queued = true
+	w.queue = append(w.queue, uid)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Forget drops the pod; what was not written yet is lost.
+func (w *Writer) Forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.pods[uid]; s != nil {
+		s.end()
+		delete(w.pods, uid)
+	}
+}
+
+// end marks the slot as gone and releases who waits for it.
+func (s *slot) end() {
+	s.gone = true
+	s.release()
+}
+
+func (s *slot) release() {
+	for _, c := range s.waiters {
+		close(c)
+	}
+	s.waiters = nil
+}
+
+// Flush returns when the newest status of the pod is stored: nil, ErrGone when
+// the pod is gone, or the context's error.
+func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
+	for {
+		w.mu.Lock()
+		s := w.pods[uid]
+		switch {
+		case s == nil || s.gone:
+			w.mu.Unlock()
+			return ErrGone
+		case !s.dirty && !s.busy:
+			w.mu.Unlock()
+			return nil
+		}
+		clean := make(chan struct{})
+		s.waiters = append(s.waiters, clean)
+		w.mu.Unlock()
+		select {
+		case <-clean:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the last status to be stored: %w", ctx.Err())
+		}
+	}
+}
+
+// next takes a slot out of the queue.
+func (w *Writer) next() (types.UID, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.queue) > 0 {
+		uid := w.queue[0]
+		w.queue = w.queue[1:]
+		if s := w.pods[uid]; s != nil && !s.gone && !s.busy {
+			s.queued, s.busy = false, true
+			return uid, true
+		}
+	}
+	w.queue = nil
+	return "", false
+}
+
+// write brings one slot to the API server.
+func (w *Writer) write(ctx context.Context, uid types.UID) {
+	w.mu.Lock()
+	s := w.pods[uid]
+	if s == nil {
+		w.mu.Unlock()
+		return
+	}
+	base, want := s.base, s.want
+	s.dirty = false
+	w.mu.Unlock()
+
+	stored, err := w.put(ctx, base, want)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.busy = false
+	if stored != nil && newer(stored, s.base) {
+		s.base = stored
+	}
+	switch {
+	case errors.Is(err, ErrGone):
+		s.end()
+	case err != nil:
+		s.dirty = true
+		wait := min(retryFirst<<min(s.tries, 10), retryMax)
+		s.tries++
+		if ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn", wait)
+		s.queued = true
+		time.AfterFunc(wait, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !s.gone {
+				w.enqueue(uid, s)
+			}
+		})
+	case s.dirty:
+		s.tries = 0
+		w.enqueue(uid, s)
+	default:
+		s.tries = 0
+		s.release()
+	}
+}
+
+// conflictTries is how often a write that lost a race is repeated at once.
+const conflictTries = 5
+
+// put stores want on top of base and returns what the API server holds then; nil
+// when nothing had to be written.
+func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStatus) (*corev1.Pod, error) {
+	pods := w.client.Pods(base.Namespace)
+	var fetched *corev1.Pod
+	for range conflictTries {
+		merged := merge(&base.Status, want)
+		if equality.Semantic.DeepEqual(&merged, &base.Status) {
+			return fetched, nil
+		}
+		// The version of base guards the write: what others wrote since is never lost.
+		pod := &corev1.Pod{ObjectMeta: base.ObjectMeta, Spec: base.Spec, Status: merged}
+		stored, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		switch {
+		case err == nil:
+			return stored, nil
+		case apierrors.IsNotFound(err):
+			return nil, ErrGone
+		case !apierrors.IsConflict(err):
+			return fetched, err
+		}
+		fetched, err = pods.Get(ctx, base.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, ErrGone
+		case err != nil:
+			return nil, err
+		case fetched.UID != base.UID:
+			return nil, ErrGone // L8.31: another pod has the name now
+		}
+		base = fetched
+	}
+	return fetched, fmt.Errorf("status of pod %s/%s: others changed the pod %d times in a row", base.Namespace, base.Name, conflictTries)
+}
