@@ -95,6 +95,8 @@ type Resource struct {
 	// Customize may change the store before it is completed: other strategies,
 	// Begin/After hooks, Decorator.
 	Customize func(s *genericregistry.Store, base *Strategy)
+	// Main, when set, replaces what is served for the kind itself.
+	Main func(s *Store) rest.Storage
 	// Subresources returns further storages keyed by path ("pods/log").
 	Subresources func(s *Store) (map[string]rest.Storage, error)
 }
@@ -188,6 +190,9 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	}
 	main := &Store{Store: s, Resource: r}
 	out := map[string]rest.Storage{r.Plural: main}
+	if r.Main != nil {
+		out[r.Plural] = r.Main(main)
+	}
 	if r.Status {
 		out[r.Plural+"/status"] = NewSubresource(main, strategy.ForStatus())
 	}

@@ -1,0 +1,351 @@
+// Package services is the storage of Services: the descriptor of the kind and
+// the allocation of cluster IPs and node ports around each write. The apiserver
+// package drives it and calls Restore before the first write. It must never
+// keep an allocation whose write failed.
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/util/dryrun"
+
+	"carob/internal/apiserver/resources"
+	"carob/internal/apiserver/table"
+)
+
+// Allocator owns the service addresses and node ports.
+type Allocator struct {
+	ips   *addresses
+	ports *ports
+}
+
+// NewAllocator returns an empty allocator for a range of addresses and a range of ports.
+func NewAllocator(cidr netip.Prefix, lowPort, highPort int) (*Allocator, error) {
+	ips, err := newAddresses(cidr)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPorts(lowPort, highPort)
+	if err != nil {
+		return nil, err
+	}
+	return &Allocator{ips: ips, ports: p}, nil
+}
+
+// FirstIP is the address kept for the kubernetes Service.
+func (a *Allocator) FirstIP() netip.Addr { return a.ips.first() }
+
+// Restore marks what the stored services use. Conflicts among them are history
+// and left alone: the first one keeps the address.
+func (a *Allocator) Restore(ctx context.Context, s *resources.Store) error {
+	list, err := s.List(ctx, &internalversion.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("read the stored services: %w", err)
+	}
+	return meta.EachListItem(list, func(o runtime.Object) error {
+		svc := o.(*corev1.Service)
+		for _, ip := range allocatedIPs(svc) {
+			_ = a.ips.take(ip) // out of today's range or taken: nothing to restore
+		}
+		for _, p := range nodePorts(svc) {
+			_ = a.ports.take(p)
+		}
+		return nil
+	})
+}
+
+// Resource returns the descriptor of services, which allocates from a.
+func (a *Allocator) Resource() *resources.Resource {
+	svc := func(o runtime.Object) *corev1.Service { return o.(*corev1.Service) }
+	return resources.Of[corev1.Service, corev1.ServiceList](resources.Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("Service"), Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
+		Status: true, NoGeneration: true,
+		ValidateName: func(name string, prefix bool) []string {
+			if prefix {
+				name += "a" // the generated part ends it
+			}
+			return validation.IsDNS1035Label(name)
+		},
+		Fields: map[string]func(runtime.Object) string{
+			"spec.clusterIP": func(o runtime.Object) string { return svc(o).Spec.ClusterIP },
+			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
+		},
+		PrepareCreate: func(_ context.Context, o runtime.Object) { normalize(svc(o)) },
+		PrepareUpdate: func(_ context.Context, o, old runtime.Object) { carryOver(svc(o), svc(old)) },
+		Customize: func(s *genericregistry.Store, _ *resources.Strategy) {
+			s.BeginCreate = a.beginCreate
+			s.BeginUpdate = a.beginUpdate
+			s.AfterDelete = func(obj runtime.Object, opts *metav1.DeleteOptions) {
+				if !dryrun.IsDryRun(opts.DryRun) {
+					a.release(svc(obj), nil)
+				}
+			}
+		},
+		Table: table.Kind{
+			Columns: []table.Column{table.NameColumn, {Name: "Type"}, {Name: "Cluster-IP"}, {Name: "External-IP"}, {Name: "Port(s)"}, table.AgeColumn, {Name: "Selector", Wide: true}},
+			Row: func(o runtime.Object, now time.Time) []any {
+				s := svc(o)
+				ip := s.Spec.ClusterIP
+				if ip == "" {
+					ip = "<none>"
+				}
+				return []any{s.Name, string(s.Spec.Type), ip, resources.ExternalIP(s), resources.ServicePorts(s.Spec.Ports), table.Age(s.CreationTimestamp, now),
+					labels.FormatLabels(s.Spec.Selector)}
+			}},
+	})
+}
+
+// wantsIP reports whether a service of this type has a cluster IP of its own.
+func wantsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+func wantsNodePorts(s *corev1.Service) bool {
+	switch s.Spec.Type {
+	case corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeLoadBalancer:
+		return s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts
+	}
+	return false
+}
+
+// normalize keeps clusterIP and clusterIPs the same.
+func normalize(s *corev1.Service) {
+	switch {
+	case s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0:
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	case s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0:
+		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	}
+}
+
+// carryOver gives a client that left out what was allocated the old values, so
+// that a plain replace or apply of its manifest works.
+func carryOver(s, old *corev1.Service) {
+	if !wantsIP(s) {
+		if wantsIP(old) && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+		}
+		s.Spec.HealthCheckNodePort = 0
+		return
+	}
+	if wantsIP(old) {
+		if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
+			s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
+		}
+		if s.Spec.IPFamilyPolicy == nil {
+			s.Spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+		}
+		if len(s.Spec.IPFamilies) == 0 {
+			s.Spec.IPFamilies = slices.Clone(old.Spec.IPFamilies)
+		}
+	}
+	normalize(s)
+	if !wantsNodePorts(s) || !wantsNodePorts(old) {
+		return
+	}
+	was := map[string]int32{}
+	for _, p := range old.Spec.Ports {
+		was[fmt.Sprint(p.Protocol, p.Port)] = p.NodePort
+	}
+	for i := range s.Spec.Ports {
+		if p := &s.Spec.Ports[i]; p.NodePort == 0 {
+			p.NodePort = was[fmt.Sprint(p.Protocol, p.Port)]
+		}
+	}
+}
+
+func (a *Allocator) beginCreate(_ context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+	return a.begin(obj.(*corev1.Service), nil, dryrun.IsDryRun(opts.DryRun))
+}
+
+func (a *Allocator) beginUpdate(_ context.Context, obj, old runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+	return a.begin(obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(opts.DryRun))
+}
+
+// begin allocates what s needs beyond old's. The returned function settles it:
+// after a failed write, or a dry run, what was new is given back; else what
+// old had and s has no more.
+func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
+	var undo []func()
+	rollback := func() {
+		for _, f := range undo {
+			f()
+		}
+	}
+	if err := a.allocateIP(s, old, &undo); err != nil {
+		rollback()
+		return nil, err
+	}
+	if err := a.allocatePorts(s, old, &undo); err != nil {
+		rollback()
+		return nil, err
+	}
+	return func(_ context.Context, success bool) {
+		switch {
+		case !success || dry:
+			rollback()
+		case old != nil:
+			a.release(old, s)
+		}
+	}, nil
+}
+
+func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
+	if !wantsIP(s) {
+		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
+		return nil
+	}
+	single := corev1.IPFamilyPolicySingleStack
+	if s.Spec.IPFamilyPolicy == nil {
+		s.Spec.IPFamilyPolicy = &single
+	}
+	if *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
+		return invalid(s, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), *s.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
+	}
+	family := corev1.IPv4Protocol
+	if a.ips.prefix.Addr().Is6() {
+		family = corev1.IPv6Protocol
+	}
+	if len(s.Spec.IPFamilies) == 0 {
+		s.Spec.IPFamilies = []corev1.IPFamily{family}
+	} else if s.Spec.IPFamilies[0] != family {
+		return invalid(s, field.Invalid(field.NewPath("spec", "ipFamilies").Index(0), s.Spec.IPFamilies[0], "not configured on this cluster"))
+	}
+	if headless(s) {
+		return nil
+	}
+	if s.Spec.ClusterIP == "" {
+		ip, err := a.ips.next()
+		if err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", err))
+		}
+		*undo = append(*undo, func() { a.ips.release(ip) })
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = ip.String(), []string{ip.String()}
+		return nil
+	}
+	ip, err := netip.ParseAddr(s.Spec.ClusterIP)
+	if err != nil {
+		return nil // validation says so
+	}
+	if old != nil && slices.Contains(allocatedIPs(old), ip) {
+		return nil
+	}
+	if err := a.ips.take(ip); err != nil {
+		return invalid(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", ip, err)))
+	}
+	*undo = append(*undo, func() { a.ips.release(ip) })
+	return nil
+}
+
+func (a *Allocator) allocatePorts(s, old *corev1.Service, undo *[]func()) error {
+	var had []port
+	if old != nil {
+		had = nodePorts(old)
+	}
+	if s.Spec.Type != corev1.ServiceTypeNodePort && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		// Left over from the old type, unless the client asks for it on purpose; validation refuses that.
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			if slices.Contains(had, port{string(p.Protocol), int(p.NodePort)}) {
+				p.NodePort = 0
+			}
+		}
+		return nil
+	}
+	var mine []port
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		want := port{string(p.Protocol), int(p.NodePort)}
+		switch {
+		case want.number == 0 && wantsNodePorts(s):
+			// Another protocol on the same port shares its number.
+			n := sharedNodePort(s.Spec.Ports[:i], p)
+			if n != 0 && a.ports.take(port{want.protocol, n}) == nil {
+				want.number = n
+			} else {
+				var err error
+				if want.number, err = a.ports.next(want.protocol); err != nil {
+					return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
+				}
+			}
+			p.NodePort = int32(want.number)
+			*undo = append(*undo, func() { a.ports.release(want) })
+		case want.number == 0 || slices.Contains(had, want) || slices.Contains(mine, want):
+		default:
+			if err := a.ports.take(want); err != nil {
+				return invalid(s, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error()))
+			}
+			*undo = append(*undo, func() { a.ports.release(want) })
+		}
+		mine = append(mine, want)
+	}
+	return nil
+}
+
+func sharedNodePort(before []corev1.ServicePort, p *corev1.ServicePort) int {
+	for _, b := range before {
+		if b.Port == p.Port && b.Protocol != p.Protocol {
+			return int(b.NodePort)
+		}
+	}
+	return 0
+}
+
+// release gives back what s has and keep (nil for nothing) has not.
+func (a *Allocator) release(s, keep *corev1.Service) {
+	var ips []netip.Addr
+	var kept []port
+	if keep != nil {
+		ips, kept = allocatedIPs(keep), nodePorts(keep)
+	}
+	for _, ip := range allocatedIPs(s) {
+		if !slices.Contains(ips, ip) {
+			a.ips.release(ip)
+		}
+	}
+	for _, p := range nodePorts(s) {
+		if !slices.Contains(kept, p) {
+			a.ports.release(p)
+		}
+	}
+}
+
+func allocatedIPs(s *corev1.Service) []netip.Addr {
+	if !wantsIP(s) || headless(s) {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
+		return []netip.Addr{ip}
+	}
+	return nil
+}
+
+func nodePorts(s *corev1.Service) []port {
+	var out []port
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			out = append(out, port{string(p.Protocol), int(p.NodePort)})
+		}
+	}
+	return out
+}
+
+func invalid(s *corev1.Service, err *field.Error) error {
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, field.ErrorList{err})
+}

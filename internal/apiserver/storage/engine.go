@@ -1,0 +1,271 @@
+// Package storage is where the API server keeps its objects: etcd in the same
+// process (or an external cluster), one client for it, and for each kind a
+// store with a watch cache on top. The apiserver package drives it. It must
+// never listen on a socket, change the working directory or end the process:
+// what etcd would die of becomes an error.
+//
+//	Open: lock ─> bootstrap ─> raft running ─> campaign ─> leading (Open returns)
+//	           └ error: in use, corrupt, no space            └ Failed: the disk refused a write
+package storage
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apiserver/pkg/storage"
+	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
+
+	"carob/internal/base/errkind"
+)
+
+// Config says where the objects are kept.
+type Config struct {
+	// Dir is embedded etcd's directory, made with mode 0700 when missing.
+	Dir string
+	// Servers, when not empty, are the client URLs of an external etcd cluster.
+	Servers []string
+	// TLS is for external https servers; nil otherwise.
+	TLS *tls.Config
+	// NoFsync skips syncing to disk.
+	NoFsync bool
+}
+
+// Engine is a running store. Close releases it; all its methods may be called
+// from any goroutine.
+type Engine struct {
+	// Client is the one client that all stores share.
+	Client *kubernetes.Client
+
+	server  *etcdserver.EtcdServer // nil for an external cluster
+	lock    *os.File
+	failure *failure
+	close   sync.Once
+}
+
+const (
+	memberName = "carob"
+	// One member elects itself when asked to (see campaign), so the tick only paces
+	// leases and self-checks; a slow one keeps an idle server asleep.
+	tickMillis    = 250
+	electionTicks = 10
+	leadTimeout   = 30 * time.Second
+	maxRequest    = 3 << 19 // 1.5 MiB, etcd's own default
+	snapshotEvery = 10_000  // log entries kept in memory between snapshots
+	catchUp       = 1_000
+	quota         = 8 << 30 // bytes, as etcd's documentation advises as the most
+	never         = 24 * 365 * time.Hour
+)
+
+// Open starts the engine and returns when it can be written to. The error's
+// kind is errkind.InUse when another process has the directory, Corrupt when
+// its content cannot be read, Exhausted when the disk is full.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	if len(cfg.Servers) > 0 {
+		return openExternal(cfg)
+	}
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{lock: lock, failure: newFailure()}
+	if err := e.start(ctx, cfg); err != nil {
+		e.Close()
+		return nil, explain(cfg.Dir, err)
+	}
+	useWatchProgress()
+	e.Client = &kubernetes.Client{Client: v3client.New(e.server)}
+	e.Client.Kubernetes = e.Client
+	return e, nil
+}
+
+func openExternal(cfg Config) (*Engine, error) {
+	c, err := kubernetes.New(clientv3.Config{Endpoints: cfg.Servers, TLS: cfg.TLS, DialTimeout: 5 * time.Second, DialKeepAliveTime: 30 * time.Second,
+		DialKeepAliveTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Unavailable, "connect to etcd at %s: %w", strings.Join(cfg.Servers, ", "), err)
+	}
+	return &Engine{Client: c, failure: newFailure()}, nil
+}
+
+// Failed is closed when the engine has died of an error that Err then returns.
+func (e *Engine) Failed() <-chan struct{} { return e.failure.done }
+
+// Err says what the engine died of; nil while it lives.
+func (e *Engine) Err() error {
+	if err := e.failure.get(); err != nil {
+		return explain(e.server.Cfg.DataDir, err)
+	}
+	return nil
+}
+
+// Close stops the engine and lets another process have the directory.
+func (e *Engine) Close() {
+	e.close.Do(func() {
+		if e.Client != nil {
+			_ = e.Client.Close() // the in-process client has nothing that could fail
+		}
+		// A server that died in the middle of a write holds its own locks: stopping
+		// it would wait for ever, and the process is about to end anyway.
+		if e.server != nil && e.failure.get() == nil {
+			e.server.HardStop()
+		}
+		if e.lock != nil {
+			_ = e.lock.Close() // releases the lock
+		}
+	})
+}
+
+// lockDir makes dir and takes the lock that keeps a second process out. bbolt
+// has a lock of its own, but would wait for it without end.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the etcd directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("protect the etcd directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the etcd directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errkind.Errorf(errkind.InUse, "%s is in use by another running carob", filepath.Dir(dir))
+		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+// start runs etcd's bootstrap, which panics or "exits" on bad data, in a
+// goroutine of its own that may be lost, and waits until the member leads.
+func (e *Engine) start(ctx context.Context, cfg Config) error {
+	sc := serverConfig(cfg, e.failure.logger())
+	started := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				e.failure.set(fmt.Errorf("%v", r))
+			}
+			// Also reached by Goexit from the logger's fatal hook: then nobody has answered yet.
+			if err := e.failure.get(); err != nil {
+				started <- err
+			}
+		}()
+		server, err := etcdserver.NewServer(sc)
+		if err != nil {
+			started <- err
+			return
+		}
+		e.server = server
+		server.Start()
+		started <- nil
+	}()
+	select {
+	case err := <-started:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return e.campaign(ctx)
+}
+
+// campaign makes the only member leader at once. Raft would wait for up to two
+// election timeouts; the message a leader sends to hand over starts an election
+// immediately, and it is refused only while the first entries are being applied.
+func (e *Engine) campaign(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
+	defer cancel()
+	id := uint64(e.server.MemberID())
+	retry := time.NewTicker(time.Millisecond)
+	defer retry.Stop()
+	for e.server.Lead() != id {
+		if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: proto.Uint64(id), From: proto.Uint64(id)}); err != nil {
+			return fmt.Errorf("elect the etcd leader: %w", err)
+		}
+		select {
+		case <-retry.C:
+		case <-e.failure.done:
+			return e.failure.get()
+		case <-ctx.Done():
+			return fmt.Errorf("elect the etcd leader: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
+	// The URLs name the member in its own records; nothing listens on them.
+	self := types.URLs{url.URL{Scheme: "http", Host: "127.0.0.1:2380"}}
+	return config.ServerConfig{
+		Name: memberName, DataDir: cfg.Dir, ClientURLs: self, PeerURLs: self,
+		InitialPeerURLsMap: types.URLsMap{memberName: self}, InitialClusterToken: memberName, NewCluster: true,
+		SnapshotCount: snapshotEvery, SnapshotCatchUpEntries: catchUp, MaxSnapFiles: 2, MaxWALFiles: 2,
+		TickMs: tickMillis, ElectionTicks: electionTicks,
+		QuotaBackendBytes: quota, MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
+		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
+		CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: 10 * time.Minute,
+		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,
+		MaxLearners: membership.DefaultMaxLearners, V2Deprecation: config.V2DeprDefault,
+		ServerFeatureGate: features.NewDefaultServerFeatureGate(memberName, logger), Metrics: "basic",
+		UnsafeNoFsync: cfg.NoFsync, Logger: logger,
+	}
+}
+
+// explain turns what etcd says into one line a user can act on.
+func explain(dir string, err error) error {
+	if errkind.Of(err) != errkind.Unknown || errors.Is(err, context.Canceled) {
+		return err
+	}
+	text := err.Error()
+	switch {
+	case errors.Is(err, unix.ENOSPC) || strings.Contains(text, "no space left on device"):
+		return errkind.Errorf(errkind.Exhausted, "the disk that holds %s is full; free some space and start again: %w", dir, err)
+	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS):
+		return errkind.Errorf(errkind.Denied, "cannot write to %s: %w", dir, err)
+	case strings.Contains(text, "input/output error"):
+		return errkind.Errorf(errkind.Corrupt, "the disk that holds %s fails: %w", dir, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return errkind.Errorf(errkind.Unavailable, "etcd in %s did not start: %w", dir, err)
+	}
+	return errkind.Errorf(errkind.Corrupt, "the stored cluster state in %s cannot be read (restore a copy, or remove the directory to start empty): %w", dir, err)
+}
+
+var watchProgressOnce sync.Once
+
+// useWatchProgress tells k8s.io/apiserver that the store answers progress
+// requests: its own check asks the client's endpoints, and an in-process client has none.
+func useWatchProgress() {
+	watchProgressOnce.Do(func() {
+		etcdfeature.DefaultFeatureSupportChecker = progressSupported{etcdfeature.DefaultFeatureSupportChecker}
+	})
+}
+
+type progressSupported struct {
+	etcdfeature.FeatureSupportChecker
+}
+
+func (progressSupported) Supports(f storage.Feature) bool { return f == storage.RequestWatchProgress }

@@ -1,0 +1,142 @@
+package storage
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"carob/internal/apiserver/scheme"
+)
+
+const (
+	keyPrefix         = "/registry"
+	compactInterval   = 5 * time.Minute
+	deleteCollWorkers = 2
+)
+
+// Options implements generic.RESTOptionsGetter: how each kind is stored. Objects
+// are protobuf in their group's preferred version, encoded by one codec per
+// group, under the keys upstream uses, so that its tools can read them.
+type Options struct {
+	engine        *Engine
+	set           *scheme.Set
+	uncached      map[schema.GroupResource]bool
+	compactor     etcd3.Compactor
+	stopCompactor func()
+
+	mu     sync.Mutex
+	codecs map[string]codec
+}
+
+type codec struct {
+	runtime.Codec
+	encode runtime.GroupVersioner
+}
+
+var _ generic.RESTOptionsGetter = (*Options)(nil)
+
+// NewOptions returns the options of kinds stored in e; uncached kinds get no watch cache.
+func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *Options {
+	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
+	o := &Options{engine: e, set: set, uncached: map[schema.GroupResource]bool{}, codecs: map[string]codec{},
+		compactor: compactor, stopCompactor: compactor.Stop}
+	for _, gr := range uncached {
+		o.uncached[gr] = true
+	}
+	return o
+}
+
+// Close stops compacting.
+func (o *Options) Close() { o.stopCompactor() }
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (o *Options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	c, err := o.codec(gr.Group)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	sc := storagebackend.NewDefaultConfig(keyPrefix, c.Codec)
+	sc.EncodeVersioner = c.encode
+	sc.CountMetricPollPeriod = 0
+	sc.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow
+	return generic.RESTOptions{
+		StorageConfig: sc.ForResource(gr), Decorator: o.decorate, EnableGarbageCollection: true, DeleteCollectionWorkers: deleteCollWorkers,
+		ResourcePrefix: resourcePrefix(gr), CountMetricPollPeriod: 0,
+	}, nil
+}
+
+// resourcePrefix is the kind's place below /registry. The names of old kinds are
+// history that backup tools know.
+func resourcePrefix(gr schema.GroupResource) string {
+	switch gr {
+	case schema.GroupResource{Resource: "nodes"}:
+		return "minions"
+	case schema.GroupResource{Resource: "services"}:
+		return "services/specs"
+	case schema.GroupResource{Resource: "endpoints"}:
+		return "services/endpoints"
+	case schema.GroupResource{Resource: "replicationcontrollers"}:
+		return "controllers"
+	}
+	return gr.Resource
+}
+
+func (o *Options) codec(group string) (codec, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c, ok := o.codecs[group]; ok {
+		return c, nil
+	}
+	versions := o.set.Scheme.PrioritizedVersionsForGroup(group)
+	if len(versions) == 0 {
+		return codec{}, fmt.Errorf("no version of API group %q is known", group)
+	}
+	c, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+		StorageMediaType: runtime.ContentTypeProtobuf, StorageSerializer: o.set.Codecs, StorageVersion: versions[0], MemoryVersion: scheme.Hub(group)})
+	if err != nil {
+		return codec{}, fmt.Errorf("make the storage codec of API group %q: %w", group, err)
+	}
+	o.codecs[group] = codec{c, versioner}
+	return o.codecs[group], nil
+}
+
+// decorate makes a kind's store on the shared client. Upstream's factory would
+// open a connection and start a prober for each kind.
+func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+	versioner := storage.APIObjectVersioner{}
+	raw, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, identity.NewEncryptCheckTransformer(),
+		c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.uncached[c.GroupResource] {
+		return raw, func() { raw.Close() }, nil
+	}
+	watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
+		EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
+		GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec})
+	if err != nil {
+		raw.Close()
+		return nil, nil, err
+	}
+	delegator := cacher.NewCacheDelegator(watchCache, raw)
+	return delegator, sync.OnceFunc(func() {
+		delegator.Stop()
+		watchCache.Stop()
+		raw.Close()
+	}), nil
+}
