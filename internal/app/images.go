@@ -1,0 +1,184 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/imageapi"
+	"carob/internal/runtime"
+)
+
+// imageStore is what only the native runtime's store can do.
+type imageStore interface {
+	// Import reads an archive and answers the names in it.
+	Import(ctx context.Context, archive io.Reader, progress func(string)) ([]string, error)
+	// Pull fetches an image and answers its id.
+	Pull(ctx context.Context, name string, progress func(string)) (string, error)
+}
+
+// imageHandler serves imageapi over a runtime; store is nil for a runtime that is not carob's own.
+func imageHandler(images runtime.Images, store imageStore) http.Handler {
+	h := &imageServer{images, store}
+	mux := http.NewServeMux()
+	base := "/" + imageapi.Path
+	mux.HandleFunc("GET "+base, h.list)
+	mux.HandleFunc("POST "+base+"/import", h.importArchive)
+	mux.HandleFunc("POST "+base+"/pull", h.pull)
+	mux.HandleFunc("DELETE "+base, h.remove)
+	return mux
+}
+
+type imageServer struct {
+	images runtime.Images
+	store  imageStore
+}
+
+func (h *imageServer) list(w http.ResponseWriter, r *http.Request) {
+	res, err := h.images.ListImages(r.Context(), &cri.ListImagesRequest{})
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	list := imageapi.List{Images: []imageapi.Image{}}
+	for _, im := range res.Images {
+		list.Images = append(list.Images, imageapi.Image{ID: im.Id, Tags: im.RepoTags, Digests: im.RepoDigests, Size: im.Size})
+	}
+	slices.SortFunc(list.Images, func(a, b imageapi.Image) int {
+		return strings.Compare(strings.Join(a.Tags, " ")+a.ID, strings.Join(b.Tags, " ")+b.ID)
+	})
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(list) // the client is gone when this fails
+}
+
+func (h *imageServer) importArchive(w http.ResponseWriter, r *http.Request) {
+	if h.store == nil {
+		refuse(w, status.Error(codes.Unimplemented, "this node runs on another container runtime: import the image there, for example with `ctr -n k8s.io images import`"))
+		return
+	}
+	out := progressStream(w)
+	names, err := h.store.Import(r.Context(), r.Body, out.message)
+	out.end(names, err)
+}
+
+func (h *imageServer) pull(w http.ResponseWriter, r *http.Request) {
+	ref := r.URL.Query().Get("ref")
+	if ref == "" {
+		refuse(w, status.Error(codes.InvalidArgument, "no image named: ?ref=NAME"))
+		return
+	}
+	out := progressStream(w)
+	var err error
+	if h.store != nil {
+		_, err = h.store.Pull(r.Context(), ref, out.message)
+	} else {
+		_, err = h.images.PullImage(r.Context(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}})
+	}
+	if err != nil {
+		out.end(nil, err)
+		return
+	}
+	names := []string{ref}
+	if st, err := h.images.ImageStatus(r.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}}); err == nil && st.Image != nil {
+		names = matching(st.Image, ref)
+	}
+	out.end(names, nil)
+}
+
+// matching is the full name of what was asked for, among all names of the image.
+func matching(im *cri.Image, ref string) []string {
+	for _, n := range slices.Concat(im.RepoTags, im.RepoDigests) {
+		if strings.HasSuffix(n, ref) {
+			return []string{n}
+		}
+	}
+	if len(im.RepoTags) > 0 {
+		return im.RepoTags[:1]
+	}
+	return []string{im.Id}
+}
+
+func (h *imageServer) remove(w http.ResponseWriter, r *http.Request) {
+	spec := &cri.ImageSpec{Image: r.URL.Query().Get("ref")}
+	st, err := h.images.ImageStatus(r.Context(), &cri.ImageStatusRequest{Image: spec})
+	if err == nil && st.Image == nil {
+		err = status.Errorf(codes.NotFound, "there is no image %s", spec.Image)
+	}
+	if err == nil {
+		_, err = h.images.RemoveImage(r.Context(), &cri.RemoveImageRequest{Image: spec})
+	}
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// refuse answers an error in plain text.
+func refuse(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	switch status.Code(err) {
+	case codes.NotFound:
+		code = http.StatusNotFound
+	case codes.InvalidArgument:
+		code = http.StatusBadRequest
+	case codes.Unimplemented:
+		code = http.StatusNotImplemented
+	}
+	http.Error(w, plainError(err), code)
+}
+
+// plainError is an error without the words that gRPC puts around it.
+func plainError(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// stream writes progress a line at a time.
+type stream struct {
+	mu  sync.Mutex
+	enc *json.Encoder
+	rc  *http.ResponseController
+}
+
+func progressStream(w http.ResponseWriter) *stream {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	s := &stream{enc: json.NewEncoder(w), rc: http.NewResponseController(w)}
+	// The archive is still being read while the answer is written.
+	_ = s.rc.EnableFullDuplex()
+	return s
+}
+
+func (s *stream) send(p imageapi.Progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.enc.Encode(p) == nil {
+		_ = s.rc.Flush()
+	}
+}
+
+func (s *stream) message(m string) { s.send(imageapi.Progress{Message: m}) }
+
+func (s *stream) end(names []string, err error) {
+	switch {
+	case errors.Is(err, context.Canceled):
+		s.send(imageapi.Progress{Error: "stopped"})
+	case err != nil:
+		s.send(imageapi.Progress{Error: plainError(err)})
+	case names == nil:
+		s.send(imageapi.Progress{Done: []string{}})
+	default:
+		s.send(imageapi.Progress{Done: names})
+	}
+}

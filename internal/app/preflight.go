@@ -1,0 +1,105 @@
+package app
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/base/instance"
+)
+
+// minFree is what a data directory needs at least: the store's log is made whole at once.
+const minFree = 256 << 20
+
+// preflight says in one line why carob can't run here, before anything is made.
+func preflight(in instance.Instance) error {
+	if os.Geteuid() != 0 {
+		return errors.New("carob runs containers and needs root: try `sudo carob up`")
+	}
+	if err := kernel("/proc/filesystems", "/proc/self/ns", "/sys/fs/cgroup"); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(in.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(in.DataDir, &fs); err != nil {
+		return fmt.Errorf("look at data directory: %w", err)
+	}
+	if fs.Flags&unix.ST_RDONLY != 0 {
+		return fmt.Errorf("data directory %s is on a read-only file system: choose another with --data-dir", in.DataDir)
+	}
+	if free := fs.Bavail * uint64(fs.Bsize); free < minFree {
+		return fmt.Errorf("data directory %s has %d MB left, carob needs %d MB: free some space or choose another with --data-dir", in.DataDir, free>>20, uint64(minFree)>>20)
+	}
+	return nil
+}
+
+// kernel looks for what containers need of the kernel.
+func kernel(filesystems, namespaces, cgroup string) error {
+	var missing []string
+	if have, err := words(filesystems); err == nil && !have["overlay"] {
+		// It may be a module that loads on the first mount.
+		if _, err := os.Stat("/sys/module/overlay"); err != nil && !modular("overlay") {
+			missing = append(missing, "overlayfs (CONFIG_OVERLAY_FS)")
+		}
+	}
+	for ns, config := range map[string]string{"net": "CONFIG_NET_NS", "pid": "CONFIG_PID_NS", "ipc": "CONFIG_IPC_NS", "uts": "CONFIG_UTS_NS", "mnt": "CONFIG_NAMESPACES"} {
+		if _, err := os.Lstat(filepath.Join(namespaces, ns)); err != nil {
+			missing = append(missing, ns+" namespaces ("+config+")")
+		}
+	}
+	if entries, err := os.ReadDir(cgroup); err != nil || len(entries) == 0 {
+		missing = append(missing, "control groups mounted on /sys/fs/cgroup")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("this kernel can't run containers, it lacks: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func words(file string) (map[string]bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	have := map[string]bool{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		for w := range strings.FieldsSeq(s.Text()) {
+			have[w] = true
+		}
+	}
+	return have, nil
+}
+
+// modular says whether a kernel module of this name is installed.
+func modular(name string) bool {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join("/lib/modules", unix.ByteSliceToString(u.Release[:]), "modules.dep"))
+	return err == nil && strings.Contains(string(b), "/"+name+".ko")
+}
+
+// listen opens a port or says who should give way.
+func listen(what, flag, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s can't listen on %s: address already in use; stop what listens there or choose another with %s", what, addr, flag)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s can't listen on %s: this machine has no such address; choose another with %s", what, addr, flag)
+	}
+	return nil, fmt.Errorf("%s can't listen on %s: %w", what, addr, err)
+}

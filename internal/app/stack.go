@@ -1,0 +1,84 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// stack runs parts and stops them in reverse: a part never outlives what it
+// stands on. Each part has one lifecycle, Run(ctx), which returns when ctx ends
+// and everything the part started has stopped.
+//
+//	start ─▶ start ─▶ … ─▶ wait ──a part fails or ctx ends──▶ stop ◀─ stop ◀─ …
+type stack struct {
+	parts  []*part
+	failed chan error
+}
+
+type part struct {
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+func newStack() *stack { return &stack{failed: make(chan error, 1)} }
+
+// start runs a part until stop. Its context ends only in its turn, not with the caller's.
+func (s *stack) start(ctx context.Context, name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p := &part{name: name, cancel: cancel, done: make(chan struct{})}
+	s.parts = append(s.parts, p)
+	go func() {
+		defer close(p.done)
+		err := run(ctx)
+		if ctx.Err() != nil {
+			if err != nil && !errors.Is(err, context.Canceled) {
+				p.err = fmt.Errorf("stop %s: %w", name, err)
+			}
+			return
+		}
+		if err == nil {
+			err = errors.New("ended by itself")
+		}
+		select {
+		case s.failed <- fmt.Errorf("%s: %w", name, err):
+		default:
+		}
+	}()
+}
+
+// await waits for ready; it fails when a part fails first or ctx ends.
+func (s *stack) await(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+		return nil
+	case err := <-s.failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait blocks until ctx ends or a part fails.
+func (s *stack) wait(ctx context.Context) error {
+	select {
+	case err := <-s.failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// stop ends all parts, the last started first.
+func (s *stack) stop() error {
+	var errs []error
+	for i := len(s.parts) - 1; i >= 0; i-- {
+		s.parts[i].cancel()
+		<-s.parts[i].done
+		errs = append(errs, s.parts[i].err)
+	}
+	s.parts = nil
+	return errors.Join(errs...)
+}
