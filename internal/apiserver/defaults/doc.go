@@ -6,19 +6,14 @@
 package defaults
 
 import (
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Register adds the defaulting functions of all kinds this package knows to s. The external types are the hub types,
 // so one registration serves every version.
-func Register(s *runtime.Scheme) {
+func Register(s *runtime.Scheme) error {
 	add(s, Pod)
 	add(s, func(o *corev1.PodTemplate) { podTemplate(&o.Template) })
 	add(s, replicationController)
@@ -35,17 +30,18 @@ func Register(s *runtime.Scheme) {
 	add(s, replicaSet)
 	add(s, statefulSet)
 	add(s, daemonSet)
-	add(s, func(o *batchv1.Job) { job(o) })
+	add(s, job)
 	add(s, cronJob)
 
 	add(s, func(o *rbacv1.RoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
 	add(s, func(o *rbacv1.ClusterRoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
-	add(s, func(o *discoveryv1.EndpointSlice) { endpointSlice(o) })
-	add(s, func(o *networkingv1.NetworkPolicy) { networkPolicy(o) })
-	add(s, func(o *networkingv1.IngressClass) { ingressClass(o) })
-	add(s, func(o *schedulingv1.PriorityClass) { priorityClass(o) })
-	add(s, func(o *storagev1.StorageClass) { storageClass(o) })
-	add(s, func(o *storagev1.CSIDriver) { csiDriver(o) })
+	add(s, endpointSlice)
+	add(s, networkPolicy)
+	add(s, ingressClass)
+	add(s, priorityClass)
+	add(s, storageClass)
+	add(s, csiDriver)
+	return nil
 }
 
 // add registers fn for *T. A scheme keeps one function per type, keyed by the pointer's type.

@@ -22,10 +22,10 @@ type Rules struct {
 	Create func(ctx context.Context, obj runtime.Object) field.ErrorList
 	// Update checks a change of the main resource.
 	Update func(ctx context.Context, obj, old runtime.Object) field.ErrorList
-	// UpdateStatus checks a change through the status subresource.
-	UpdateStatus func(ctx context.Context, obj, old runtime.Object) field.ErrorList
-	// Warnings are said to the client on create and update; they reject nothing.
-	Warnings func(ctx context.Context, obj runtime.Object) []string
+	// StatusUpdate checks a change through the status subresource.
+	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	// Warnings are said to the client on create (old is nil) and update; they reject nothing.
+	Warnings func(ctx context.Context, obj, old runtime.Object) []string
 }
 
 // For returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero value, and

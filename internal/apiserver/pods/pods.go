@@ -1,0 +1,192 @@
+// Package pods is the API side of a pod: its storage, the rules of creating, changing and deleting one, its subresources
+// and its table.
+//
+// The API server drives it: it installs the storages New returns under /api/v1. The package decides nothing about where or
+// how a pod runs; it reads nodes and disruption budgets through a reader and reaches a node's agent only to pass through a
+// client's log, exec, attach, port-forward or proxy request.
+//
+//	POST pods ──▶ Pending ──▶ binding ──▶ (node agent writes status) ──▶ DELETE: deletionTimestamp ──▶ DELETE grace 0: gone
+//	                 └── DELETE of an unscheduled or finished pod: gone at once ──────────────────────────────┘
+package pods
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/apiserver/admission"
+)
+
+// Config is what the pod storages need from their surroundings.
+type Config struct {
+	// Scheme is the server's type registry; New adds the field selectors of pods to it.
+	Scheme *runtime.Scheme
+	// RESTOptions makes the store.
+	RESTOptions generic.RESTOptionsGetter
+	// Reader reads nodes and pod disruption budgets.
+	Reader admission.Reader
+	// Storages finds the storage of another resource; eviction writes to pod disruption budgets with it.
+	Storages admission.Storages
+	// Agents reaches the node agents; without a Dial the subresources that need one answer 503.
+	Agents NodeAgents
+}
+
+// NodeAgents says how the API server reaches the agent of a node.
+type NodeAgents struct {
+	// Dial opens a connection to the agent of a node; addr is the host:port its Node object publishes.
+	Dial func(ctx context.Context, nodeName, addr string) (net.Conn, error)
+	// TLS is the client side of that connection: the client certificate and the CA the agent's certificate is signed by.
+	// Nil means that Dial already returns a connection nobody else can use, and HTTP is spoken on it as it is.
+	TLS *tls.Config
+}
+
+// Storage is the set of pod storages.
+type Storage struct {
+	// Pods is the main resource.
+	Pods *Store
+	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...).
+	Resources map[string]rest.Storage
+}
+
+// Resource is the group and resource of pods.
+var Resource = schema.GroupResource{Resource: "pods"}
+
+// New makes the pod storages and registers the field selectors of pods (L1.2) in the scheme.
+func New(c Config) (*Storage, error) {
+	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), fieldLabel); err != nil {
+		return nil, fmt.Errorf("register the field selectors of pods: %w", err)
+	}
+	main := newStrategy(c.Scheme)
+	store := &genericregistry.Store{
+		NewFunc:                   func() runtime.Object { return &corev1.Pod{} },
+		NewListFunc:               func() runtime.Object { return &corev1.PodList{} },
+		PredicateFunc:             match,
+		DefaultQualifiedResource:  Resource,
+		SingularQualifiedResource: schema.GroupResource{Resource: "pod"},
+		CreateStrategy:            main,
+		UpdateStrategy:            main,
+		DeleteStrategy:            main,
+		ResetFieldsStrategy:       main,
+		ReturnDeletedObject:       true,
+		TableConvertor:            tableConvertor{},
+	}
+	options := &generic.StoreOptions{
+		RESTOptions: c.RESTOptions,
+		AttrFunc:    attributes,
+		TriggerFunc: map[string]storage.IndexerFunc{"spec.nodeName": func(o runtime.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+	}
+	if err := store.CompleteWithOptions(options); err != nil {
+		return nil, fmt.Errorf("make the pod store: %w", err)
+	}
+
+	s := &Storage{Pods: &Store{store}}
+	bind := &bindingREST{store: store}
+	s.Resources = map[string]rest.Storage{
+		"pods":                     s.Pods,
+		"pods/status":              subresource(store, statusStrategy{main}),
+		"pods/ephemeralcontainers": subresource(store, ephemeralStrategy{main}),
+		"pods/resize":              subresource(store, resizeStrategy{main}),
+		"pods/binding":             bind,
+		"bindings":                 &legacyBindingREST{bind},
+	}
+	return s, nil
+}
+
+// Store is the main resource: a generic store with the names kubectl uses (L1.1).
+type Store struct{ *genericregistry.Store }
+
+// ShortNames are what kubectl accepts instead of "pods".
+func (*Store) ShortNames() []string { return []string{"po"} }
+
+// Categories puts pods into "kubectl get all".
+func (*Store) Categories() []string { return []string{"all"} }
+
+func match(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
+	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: attributes, IndexFields: []string{"spec.nodeName"}}
+}
+
+// attributes are the labels and selectable fields of a pod (L1.2).
+func attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, nil, fmt.Errorf("not a pod: %T", obj)
+	}
+	hostNetwork := "false"
+	if p.Spec.HostNetwork {
+		hostNetwork = "true"
+	}
+	podIP := p.Status.PodIP
+	if podIP == "" && len(p.Status.PodIPs) > 0 {
+		podIP = p.Status.PodIPs[0].IP
+	}
+	return p.Labels, fields.Set{
+		"metadata.name":            p.Name,
+		"metadata.namespace":       p.Namespace,
+		"spec.nodeName":            p.Spec.NodeName,
+		"spec.restartPolicy":       string(p.Spec.RestartPolicy),
+		"spec.schedulerName":       p.Spec.SchedulerName,
+		"spec.serviceAccountName":  p.Spec.ServiceAccountName,
+		"spec.hostNetwork":         hostNetwork,
+		"status.phase":             string(p.Status.Phase),
+		"status.podIP":             podIP,
+		"status.nominatedNodeName": p.Status.NominatedNodeName,
+	}, nil
+}
+
+// fieldLabel accepts the selectable fields of pods and refuses all others.
+func fieldLabel(label, value string) (string, string, error) {
+	switch label {
+	case "metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",
+		"spec.serviceAccountName", "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName":
+		return label, value, nil
+	}
+	return "", "", fmt.Errorf("field label not supported: %s", label)
+}
+
+// updateREST serves a subresource that gets, updates and patches the pod itself under a strategy of its own.
+type updateREST struct{ store *genericregistry.Store }
+
+// subresource shares the pods of store under another strategy.
+func subresource(store *genericregistry.Store, s interface {
+	rest.RESTUpdateStrategy
+	rest.ResetFieldsStrategy
+}) *updateREST {
+	copied := *store
+	copied.UpdateStrategy, copied.ResetFieldsStrategy = s, s
+	return &updateREST{&copied}
+}
+
+func (r *updateREST) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: the store is shared with the main resource.
+func (r *updateREST) Destroy() {}
+
+func (r *updateREST) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return r.store.Get(ctx, name, options)
+}
+
+func (r *updateREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return r.store.Update(ctx, name, info, create, update, false, options)
+}
+
+// GetResetFields are the fields this subresource never changes, for server-side apply.
+func (r *updateREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return r.store.GetResetFields()
+}
+
+func (r *updateREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return r.store.ConvertToTable(ctx, obj, options)
+}

@@ -1,0 +1,339 @@
+package pods
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/apiserver/validation"
+	"carob/internal/core/resources"
+)
+
+// strategy is what happens to a pod on create, on update of the main resource and on delete.
+type strategy struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+}
+
+func newStrategy(typer runtime.ObjectTyper) strategy {
+	return strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator}
+}
+
+func (strategy) NamespaceScoped() bool { return true }
+
+// AllowCreateOnUpdate: a PUT never makes a pod (L1.1).
+func (strategy) AllowCreateOnUpdate(context.Context) bool { return false }
+
+// AllowUnconditionalUpdate: a PUT without a resource version takes the newest (L1.1).
+func (strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
+
+func (strategy) Canonicalize(runtime.Object) {}
+
+// PrepareForCreate gives a pod its first generation and status (L1.3–L1.6).
+func (strategy) PrepareForCreate(_ context.Context, obj runtime.Object) {
+	p := obj.(*corev1.Pod)
+	p.Generation = 1
+	defaultPodResources(&p.Spec)
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: resources.ComputeQoS(p)}
+	if len(p.Spec.SchedulingGates) > 0 {
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates",
+		}}
+	}
+	mergeLabelKeys(p)
+	syncAppArmor(p)
+}
+
+// PrepareForUpdate keeps the stored status and counts a change of the spec (L1.60).
+func (strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
+	p.Status = o.Status
+	bumpGeneration(p, o)
+}
+
+// bumpGeneration adds one to the generation when the spec has changed (L1.60).
+func bumpGeneration(p, old *corev1.Pod) {
+	if !apiequality.Semantic.DeepEqual(&p.Spec, &old.Spec) {
+		p.Generation = old.Generation + 1
+	}
+}
+
+func (strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+	return validation.ValidatePodCreate(obj.(*corev1.Pod))
+}
+
+func (strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+}
+
+func (strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
+	return validation.PodWarnings(obj.(*corev1.Pod), nil)
+}
+
+func (strategy) WarningsOnUpdate(_ context.Context, obj, old runtime.Object) []string {
+	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
+	if p.Generation == o.Generation {
+		return nil
+	}
+	return validation.PodWarnings(p, o)
+}
+
+// CheckGracefulDelete chooses the grace period of a deletion (L1.90).
+func (strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+	if options == nil {
+		return false
+	}
+	p := obj.(*corev1.Pod)
+	var period int64
+	switch {
+	case p.Spec.NodeName == "", p.Status.Phase == corev1.PodFailed, p.Status.Phase == corev1.PodSucceeded:
+		// Nothing runs anywhere: there is nobody to wait for.
+	case options.GracePeriodSeconds != nil:
+		period = *options.GracePeriodSeconds
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		period = *p.Spec.TerminationGracePeriodSeconds
+	}
+	if period < 0 {
+		period = 1
+	}
+	options.GracePeriodSeconds = &period
+	return true
+}
+
+// GetResetFields: the main resource never changes the status.
+func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields(fieldpath.MakePathOrDie("status"))
+}
+
+func resetFields(paths ...fieldpath.Path) map[fieldpath.APIVersion]*fieldpath.Set {
+	return map[fieldpath.APIVersion]*fieldpath.Set{"v1": fieldpath.NewSet(paths...)}
+}
+
+// statusStrategy is the status subresource: spec and identity stay as stored (L1.70).
+type statusStrategy struct{ strategy }
+
+func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
+	p.Spec = o.Spec
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = o.DeletionTimestamp, o.DeletionGracePeriodSeconds
+	p.OwnerReferences = o.OwnerReferences
+	if p.Status.QOSClass == "" {
+		p.Status.QOSClass = o.Status.QOSClass
+	}
+	keepObservedGeneration(p, o)
+	keepClaimStatuses(p, o)
+	syncAddresses(&p.Status)
+}
+
+// syncAddresses makes the single address the first of the list, whichever of them the writer knows.
+func syncAddresses(s *corev1.PodStatus) {
+	switch {
+	case len(s.PodIPs) > 0:
+		s.PodIP = s.PodIPs[0].IP
+	case s.PodIP != "":
+		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
+	}
+}
+
+// keepObservedGeneration keeps what a writer that does not know the field has left out (L1.71).
+func keepObservedGeneration(p, old *corev1.Pod) {
+	if p.Status.ObservedGeneration == 0 {
+		p.Status.ObservedGeneration = old.Status.ObservedGeneration
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		if c.ObservedGeneration != 0 {
+			continue
+		}
+		for j := range old.Status.Conditions {
+			if oc := &old.Status.Conditions[j]; oc.Type == c.Type {
+				c.ObservedGeneration = oc.ObservedGeneration
+				break
+			}
+		}
+	}
+}
+
+// keepClaimStatuses keeps the resource claim status an agent does not own when it writes a whole status (L1.70).
+func keepClaimStatuses(p, old *corev1.Pod) {
+	if p.Status.ResourceClaimStatuses == nil {
+		p.Status.ResourceClaimStatuses = old.Status.ResourceClaimStatuses
+	}
+	if p.Status.ExtendedResourceClaimStatus == nil {
+		p.Status.ExtendedResourceClaimStatus = old.Status.ExtendedResourceClaimStatus
+	}
+}
+
+func (statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePodStatusUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+}
+
+func (statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences"))
+}
+
+// ephemeralStrategy is the ephemeralcontainers subresource: only that list may change (L1.115).
+type ephemeralStrategy struct{ strategy }
+
+func (ephemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
+	wanted := p.Spec.EphemeralContainers
+	p.Spec, p.Status = o.Spec, o.Status
+	metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &o.ObjectMeta)
+	p.Spec.EphemeralContainers = wanted
+	bumpGeneration(p, o)
+}
+
+func (ephemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidateEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
+}
+
+func (ephemeralStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields(fieldpath.MakePathOrDie("status"))
+}
+
+// resizeStrategy is the resize subresource: only resources and resize policies may change (L1.116).
+type resizeStrategy struct{ strategy }
+
+func (resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
+	metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &o.ObjectMeta)
+	wanted := p.Spec
+	p.Spec, p.Status = o.Spec, o.Status
+	p.Spec.Containers = resized(wanted.Containers, o.Spec.Containers)
+	p.Spec.InitContainers = resized(wanted.InitContainers, o.Spec.InitContainers)
+	p.Spec.Resources = wanted.Resources
+	defaultPodResources(&p.Spec)
+	bumpGeneration(p, o)
+}
+
+// resized returns the stored containers with the resources and resize policies of the wanted ones. When containers were
+// added, removed or reordered it returns the wanted list as it is, for validation to refuse.
+func resized(wanted, stored []corev1.Container) []corev1.Container {
+	if len(wanted) != len(stored) {
+		return wanted
+	}
+	out := make([]corev1.Container, len(stored))
+	for i := range stored {
+		if wanted[i].Name != stored[i].Name {
+			return wanted
+		}
+		out[i] = stored[i]
+		out[i].Resources, out[i].ResizePolicy = wanted[i].Resources, wanted[i].ResizePolicy
+	}
+	return out
+}
+
+func (resizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePodResize(obj.(*corev1.Pod), old.(*corev1.Pod))
+}
+
+func (resizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields(fieldpath.MakePathOrDie("status"))
+}
+
+const appArmorAnnotation = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
+
+// syncAppArmor makes the field and the deprecated annotation of a container's AppArmor profile say the same (L1.6). The
+// field wins; a field on the pod is written to every container's annotation.
+func syncAppArmor(p *corev1.Pod) {
+	if p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows {
+		return
+	}
+	var podProfile *corev1.AppArmorProfile
+	if p.Spec.SecurityContext != nil {
+		podProfile = p.Spec.SecurityContext.AppArmorProfile
+	}
+	one := func(c *corev1.Container) {
+		key := appArmorAnnotation + c.Name
+		profile := podProfile
+		if c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			profile = c.SecurityContext.AppArmorProfile
+		}
+		value, annotated := p.Annotations[key]
+		switch {
+		case profile != nil && !annotated:
+			if s := validation.AppArmorAnnotation(profile); s != "" {
+				if p.Annotations == nil {
+					p.Annotations = map[string]string{}
+				}
+				p.Annotations[key] = s
+			}
+		case annotated && (c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil):
+			parsed := validation.ParseAppArmorAnnotation(value)
+			if parsed == nil || apiequality.Semantic.DeepEqual(parsed, podProfile) {
+				return
+			}
+			if c.SecurityContext == nil {
+				c.SecurityContext = &corev1.SecurityContext{}
+			}
+			c.SecurityContext.AppArmorProfile = parsed
+		}
+	}
+	for i := range p.Spec.InitContainers {
+		one(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		one(&p.Spec.Containers[i])
+	}
+}
+
+// mergeLabelKeys resolves matchLabelKeys and mismatchLabelKeys against the pod's own labels (L1.5).
+func mergeLabelKeys(p *corev1.Pod) {
+	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			mergeTerm(p.Labels, &required[i])
+		}
+		for i := range preferred {
+			mergeTerm(p.Labels, &preferred[i].PodAffinityTerm)
+		}
+	}
+	if a := p.Spec.Affinity; a != nil {
+		if a.PodAffinity != nil {
+			terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		}
+		if a.PodAntiAffinity != nil {
+			terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		}
+	}
+	for i := range p.Spec.TopologySpreadConstraints {
+		c := &p.Spec.TopologySpreadConstraints[i]
+		if c.LabelSelector != nil {
+			requireKeys(c.LabelSelector, p.Labels, c.MatchLabelKeys, metav1.LabelSelectorOpIn)
+		}
+	}
+}
+
+func mergeTerm(podLabels map[string]string, t *corev1.PodAffinityTerm) {
+	if t.LabelSelector == nil {
+		return
+	}
+	requireKeys(t.LabelSelector, podLabels, t.MatchLabelKeys, metav1.LabelSelectorOpIn)
+	requireKeys(t.LabelSelector, podLabels, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
+}
+
+// requireKeys adds a requirement for each key the pod has a label for.
+func requireKeys(s *metav1.LabelSelector, podLabels map[string]string, keys []string, op metav1.LabelSelectorOperator) {
+	for _, key := range keys {
+		if value, ok := podLabels[key]; ok {
+			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+		}
+	}
+}
+
+// isMirror tells whether the pod mirrors a static pod of a node (L0.63).
+func isMirror(p *corev1.Pod) bool {
+	_, ok := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return ok
+}

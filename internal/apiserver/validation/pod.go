@@ -1,0 +1,379 @@
+package validation
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"carob/internal/core/resources"
+)
+
+// ValidatePodCreate checks a pod about to be stored, its metadata included.
+func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
+	errs := validatePod(p)
+	if len(p.Spec.EphemeralContainers) > 0 {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "cannot be set on create"))
+	}
+	return errs
+}
+
+// validatePod checks a whole pod.
+func validatePod(p *corev1.Pod) field.ErrorList {
+	meta := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
+	errs = append(errs, validatePodAnnotations(p, meta.Child("annotations"))...)
+	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true}).check(field.NewPath("spec"))...)
+	return errs
+}
+
+func validatePodAnnotations(p *corev1.Pod, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if value, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok && p.Spec.NodeName == "" {
+		errs = append(errs, field.Invalid(path.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set"))
+	}
+	for key, value := range p.Annotations {
+		name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)
+		if !ok {
+			continue
+		}
+		if containerNamed(&p.Spec, name) == nil {
+			errs = append(errs, field.Invalid(path.Key(key), name, "container not found"))
+		}
+		if ParseAppArmorAnnotation(value) == nil {
+			errs = append(errs, field.Invalid(path.Key(key), value, fmt.Sprintf("invalid AppArmor profile name: %q", value)))
+		}
+	}
+	return errs
+}
+
+func containerNamed(s *corev1.PodSpec, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// podTemplate checks the template of a workload.
+func podTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
+	errs := metav1validation.ValidateLabels(t.Labels, path.Child("labels"))
+	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
+	errs = append(errs, (&podChecker{spec: &t.Spec}).check(path.Child("spec"))...)
+	if len(t.Spec.EphemeralContainers) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
+	}
+	return errs
+}
+
+// podChecker checks one pod spec. pod is false inside a workload's template.
+type podChecker struct {
+	spec    *corev1.PodSpec
+	pod     bool
+	volumes map[string]*corev1.VolumeSource
+}
+
+func (k *podChecker) check(path *field.Path) field.ErrorList {
+	s := k.spec
+	var errs field.ErrorList
+	add := func(more field.ErrorList) { errs = append(errs, more...) }
+
+	add(k.checkVolumes(path.Child("volumes")))
+	add(k.checkContainers(path))
+	add(oneOf(string(s.RestartPolicy), path.Child("restartPolicy"), string(corev1.RestartPolicyAlways), string(corev1.RestartPolicyOnFailure), string(corev1.RestartPolicyNever)))
+	add(oneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet), string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
+	add(metav1validation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector")))
+	add(validatePodSecurityContext(s, path.Child("securityContext")))
+	add(validateAffinity(s.Affinity, path.Child("affinity")))
+	add(validateDNSConfig(s.DNSConfig, s.DNSPolicy, path.Child("dnsConfig")))
+	add(validateReadinessGates(s.ReadinessGates, path.Child("readinessGates")))
+	add(validateSchedulingGates(s, path.Child("schedulingGates")))
+	add(validateTopologySpread(s.TopologySpreadConstraints, path.Child("topologySpreadConstraints")))
+	add(validateHostUsers(s, path))
+	add(validateHostname(s, path))
+	add(validateTolerations(s.Tolerations, path.Child("tolerations")))
+	add(validateHostAliases(s.HostAliases, path.Child("hostAliases")))
+	add(validatePodResources(s, path))
+	add(validateResourceClaims(s.ResourceClaims, path.Child("resourceClaims")))
+
+	if s.ServiceAccountName != "" {
+		add(messages(path.Child("serviceAccountName"), s.ServiceAccountName, apivalidation.ValidateServiceAccountName(s.ServiceAccountName, false)))
+	}
+	if s.NodeName != "" {
+		add(messages(path.Child("nodeName"), s.NodeName, apivalidation.NameIsDNSSubdomain(s.NodeName, false)))
+	}
+	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
+		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
+	}
+	if s.PriorityClassName != "" {
+		add(messages(path.Child("priorityClassName"), s.PriorityClassName, apivalidation.NameIsDNSSubdomain(s.PriorityClassName, false)))
+	}
+	if s.RuntimeClassName != nil {
+		add(messages(path.Child("runtimeClassName"), *s.RuntimeClassName, apivalidation.NameIsDNSSubdomain(*s.RuntimeClassName, false)))
+	}
+	if s.PreemptionPolicy != nil {
+		add(oneOf(string(*s.PreemptionPolicy), path.Child("preemptionPolicy"), string(corev1.PreemptLowerPriority), string(corev1.PreemptNever)))
+	}
+	for name, q := range s.Overhead {
+		add(resourceName(name, path.Child("overhead").Key(string(name)), false))
+		add(quantity(name, q, path.Child("overhead").Key(string(name))))
+	}
+	if s.OS != nil {
+		add(oneOf(string(s.OS.Name), path.Child("os", "name"), string(corev1.Linux), string(corev1.Windows)))
+	}
+	return errs
+}
+
+// oneOf checks a required field against its values, listed in the error in the order of the alphabet.
+func oneOf(value string, path *field.Path, values ...string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	known := sets.New(values...)
+	if !known.Has(value) {
+		return field.ErrorList{field.NotSupported(path, value, sets.List(known))}
+	}
+	return nil
+}
+
+// messages makes an error of each message about one value.
+func messages(path *field.Path, value any, msgs []string) field.ErrorList {
+	var errs field.ErrorList
+	for _, m := range msgs {
+		errs = append(errs, field.Invalid(path, value, m))
+	}
+	return errs
+}
+
+func validateDNSConfig(c *corev1.PodDNSConfig, policy corev1.DNSPolicy, path *field.Path) field.ErrorList {
+	const maxNameservers, maxSearches, maxSearchChars = 3, 32, 2048 // L1.50
+	var errs field.ErrorList
+	if policy == corev1.DNSNone {
+		if c == nil {
+			return field.ErrorList{field.Required(path, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))}
+		}
+		if len(c.Nameservers) == 0 {
+			return field.ErrorList{field.Required(path.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))}
+		}
+	}
+	if c == nil {
+		return nil
+	}
+	if len(c.Nameservers) > maxNameservers {
+		errs = append(errs, field.Invalid(path.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
+	}
+	for i, ns := range c.Nameservers {
+		errs = append(errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), ns, false, nil)...)
+	}
+	if len(c.Searches) > maxSearches {
+		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches)))
+	}
+	if len(strings.Join(c.Searches, " ")) > maxSearchChars {
+		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars)))
+	}
+	for i, search := range c.Searches {
+		if search == "." {
+			continue
+		}
+		errs = append(errs, messages(path.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, ".")))...)
+	}
+	for i, option := range c.Options {
+		if option.Name == "" {
+			errs = append(errs, field.Required(path.Child("options").Index(i), "must not be empty"))
+		}
+	}
+	return errs
+}
+
+func validateReadinessGates(gates []corev1.PodReadinessGate, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, g := range gates {
+		errs = append(errs, messages(path.Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))...)
+	}
+	return errs
+}
+
+func validateSchedulingGates(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := sets.New[string]()
+	for i, g := range s.SchedulingGates {
+		errs = append(errs, messages(path.Index(i), g.Name, validation.IsQualifiedName(g.Name))...)
+		if seen.Has(g.Name) {
+			errs = append(errs, field.Duplicate(path.Index(i), g.Name))
+		}
+		seen.Insert(g.Name)
+	}
+	return errs
+}
+
+func validateHostUsers(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+	if s.HostUsers == nil || *s.HostUsers {
+		return nil
+	}
+	var errs field.ErrorList
+	if s.HostNetwork {
+		errs = append(errs, field.Forbidden(path.Child("hostNetwork"), "when `hostUsers` is false"))
+	}
+	if s.HostPID {
+		errs = append(errs, field.Forbidden(path.Child("hostPID"), "when `hostUsers` is false"))
+	}
+	if s.HostIPC {
+		errs = append(errs, field.Forbidden(path.Child("hostIPC"), "when `hostUsers` is false"))
+	}
+	for i := range s.Containers {
+		for j := range s.Containers[i].VolumeDevices {
+			errs = append(errs, field.Forbidden(path.Child("containers").Index(i).Child("volumeDevices").Index(j), "when `hostUsers` is false"))
+		}
+	}
+	return errs
+}
+
+func validateHostname(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if s.Hostname != "" {
+		errs = append(errs, messages(path.Child("hostname"), s.Hostname, validation.IsDNS1123Label(s.Hostname))...)
+	}
+	if s.Subdomain != "" {
+		errs = append(errs, messages(path.Child("subdomain"), s.Subdomain, validation.IsDNS1123Label(s.Subdomain))...)
+	}
+	if s.HostnameOverride == nil {
+		return errs
+	}
+	const maxHostname = 64 // of the kernel (L1.49)
+	override := path.Child("hostnameOverride")
+	errs = append(errs, messages(override, *s.HostnameOverride, validation.IsDNS1123Subdomain(*s.HostnameOverride))...)
+	if len(*s.HostnameOverride) > maxHostname {
+		errs = append(errs, field.TooLong(override, "", maxHostname))
+	}
+	if s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN {
+		errs = append(errs, field.Forbidden(path.Child("setHostnameAsFQDN"), "may not be set to true when `hostnameOverride` is specified"))
+	}
+	if s.HostNetwork {
+		errs = append(errs, field.Forbidden(override, "may not be specified when `hostNetwork` is true"))
+	}
+	return errs
+}
+
+func validateHostAliases(aliases []corev1.HostAlias, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, a := range aliases {
+		errs = append(errs, validation.IsValidIPForLegacyField(path.Index(i).Child("ip"), a.IP, false, nil)...)
+		for j, name := range a.Hostnames {
+			errs = append(errs, messages(path.Index(i).Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name))...)
+		}
+	}
+	return errs
+}
+
+func validateTolerations(list []corev1.Toleration, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range list {
+		t, at := &list[i], path.Index(i)
+		if t.Key != "" {
+			errs = append(errs, metav1validation.ValidateLabelName(t.Key, at.Child("key"))...)
+		} else if t.Operator != corev1.TolerationOpExists {
+			errs = append(errs, field.Invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
+		}
+		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+			errs = append(errs, field.Invalid(at.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
+		}
+		switch t.Operator {
+		case corev1.TolerationOpEqual, "":
+			errs = append(errs, messages(at.Child("operator"), t.Value, validation.IsValidLabelValue(t.Value))...)
+		case corev1.TolerationOpExists:
+			if t.Value != "" {
+				errs = append(errs, field.Invalid(at.Child("operator"), *t, "value must be empty when `operator` is 'Exists'"))
+			}
+		case corev1.TolerationOpLt, corev1.TolerationOpGt:
+			if !isInteger(t.Value) {
+				errs = append(errs, field.Invalid(at.Child("value"), t.Value, "value must be an integer when `operator` is 'Lt' or 'Gt'"))
+			}
+		default:
+			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []string{string(corev1.TolerationOpEqual), string(corev1.TolerationOpExists)}))
+		}
+		if t.Effect != "" {
+			errs = append(errs, taintEffect(t.Effect, at.Child("effect"))...)
+		}
+	}
+	return errs
+}
+
+func taintEffect(e corev1.TaintEffect, path *field.Path) field.ErrorList {
+	switch e {
+	case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
+		return nil
+	case "":
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return field.ErrorList{field.NotSupported(path, e, []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute})}
+}
+
+func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := sets.New[string]()
+	for i, c := range claims {
+		at := path.Index(i)
+		errs = append(errs, messages(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))...)
+		if seen.Has(c.Name) {
+			errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
+		}
+		seen.Insert(c.Name)
+		switch {
+		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
+			errs = append(errs, field.Invalid(at, c, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"))
+		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
+			errs = append(errs, field.Invalid(at, c, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+		}
+	}
+	return errs
+}
+
+// validatePodResources checks the resources of the pod as a whole against its own limits and its containers' requests.
+func validatePodResources(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+	r := s.Resources
+	if r == nil {
+		return nil
+	}
+	at := path.Child("resources")
+	var errs field.ErrorList
+	for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
+		for name := range list {
+			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && !resources.IsHugePages(name) {
+				errs = append(errs, field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
+			}
+		}
+	}
+	if len(r.Claims) > 0 {
+		errs = append(errs, field.Forbidden(at.Child("claims"), "claims cannot be set for Resources at pod-level"))
+	}
+	errs = append(errs, resourceRequirements(r, at)...)
+	if len(errs) > 0 {
+		return errs
+	}
+	whole := &corev1.Pod{Spec: *s}
+	whole.Spec.Resources, whole.Spec.Overhead = nil, nil
+	for name, sum := range resources.SpecRequests(whole) {
+		if q, ok := r.Requests[name]; ok && sum.Cmp(q) > 0 {
+			errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), q.String(),
+				fmt.Sprintf("must be greater than or equal to aggregate container requests of %s", sum.String())))
+		}
+	}
+	for i := range s.Containers {
+		for name, q := range s.Containers[i].Resources.Limits {
+			if limit, ok := r.Limits[name]; ok && q.Cmp(limit) > 0 {
+				errs = append(errs, field.Invalid(path.Child("containers").Index(i).Child("resources", "limits").Key(string(name)), q.String(),
+					fmt.Sprintf("must be less than or equal to pod limits of %s", limit.String())))
+			}
+		}
+	}
+	return errs
+}

@@ -1,0 +1,200 @@
+package validation
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func validateAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
+	if a == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if n := a.NodeAffinity; n != nil {
+		errs = append(errs, nodeAffinity(n, at.Child("nodeAffinity"))...)
+	}
+	if p := a.PodAffinity; p != nil {
+		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity"))...)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity"))...)
+	}
+	return errs
+}
+
+const (
+	requiredField  = "requiredDuringSchedulingIgnoredDuringExecution"
+	preferredField = "preferredDuringSchedulingIgnoredDuringExecution"
+)
+
+func weight(w int32, at *field.Path) field.ErrorList {
+	if w <= 0 || w > 100 {
+		return field.ErrorList{field.Invalid(at.Child("weight"), w, "must be in the range 1-100")}
+	}
+	return nil
+}
+
+func nodeAffinity(n *corev1.NodeAffinity, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredField))...)
+	}
+	for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
+		term, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], at.Child(preferredField).Index(i)
+		errs = append(errs, weight(term.Weight, at)...)
+		errs = append(errs, nodeSelectorTerm(&term.Preference, at.Child("preference"))...)
+	}
+	return errs
+}
+
+func nodeSelector(s *corev1.NodeSelector, at *field.Path) field.ErrorList {
+	if len(s.NodeSelectorTerms) == 0 {
+		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"), "must have at least one node selector term")}
+	}
+	var errs field.ErrorList
+	for i := range s.NodeSelectorTerms {
+		errs = append(errs, nodeSelectorTerm(&s.NodeSelectorTerms[i], at.Child("nodeSelectorTerms").Index(i))...)
+	}
+	return errs
+}
+
+func nodeSelectorTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range t.MatchExpressions {
+		r, at := &t.MatchExpressions[i], at.Child("matchExpressions").Index(i)
+		switch r.Operator {
+		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+			if len(r.Values) == 0 {
+				errs = append(errs, field.Required(at.Child("values"), "must be specified when `operator` is 'In' or 'NotIn'"))
+			}
+		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+			if len(r.Values) > 0 {
+				errs = append(errs, field.Forbidden(at.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
+			}
+		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+			if len(r.Values) != 1 {
+				errs = append(errs, field.Required(at.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'"))
+			}
+		default:
+			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
+		}
+		errs = append(errs, metav1validation.ValidateLabelName(r.Key, at.Child("key"))...)
+		for j, v := range r.Values {
+			errs = append(errs, messages(at.Child("values").Index(j), v, validation.IsValidLabelValue(v))...)
+		}
+	}
+	for i := range t.MatchFields {
+		r, at := &t.MatchFields[i], at.Child("matchFields").Index(i)
+		switch r.Operator {
+		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+			if len(r.Values) != 1 {
+				errs = append(errs, field.Required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"))
+			}
+		default:
+			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
+		}
+		if r.Key != metav1.ObjectNameField {
+			errs = append(errs, field.Invalid(at.Child("key"), r.Key, "not a valid field selector key"))
+			continue
+		}
+		for j, v := range r.Values {
+			errs = append(errs, messages(at.Child("values").Index(j), v, apivalidation.NameIsDNSSubdomain(v, false))...)
+		}
+	}
+	return errs
+}
+
+func podAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range terms {
+		errs = append(errs, podAffinityTerm(&terms[i], at.Child(requiredField).Index(i))...)
+	}
+	for i := range preferred {
+		at := at.Child(preferredField).Index(i)
+		errs = append(errs, weight(preferred[i].Weight, at)...)
+		errs = append(errs, podAffinityTerm(&preferred[i].PodAffinityTerm, at.Child("podAffinityTerm"))...)
+	}
+	return errs
+}
+
+func podAffinityTerm(t *corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
+	options := metav1validation.LabelSelectorValidationOptions{}
+	errs := metav1validation.ValidateLabelSelector(t.LabelSelector, options, at.Child("labelSelector"))
+	errs = append(errs, metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, at.Child("namespaceSelector"))...)
+	for _, name := range t.Namespaces {
+		errs = append(errs, messages(at.Child("namespace"), name, apivalidation.ValidateNamespaceName(name, false))...)
+	}
+	errs = append(errs, matchKeys(t.MatchLabelKeys, t.LabelSelector, at.Child("matchLabelKeys"))...)
+	errs = append(errs, matchKeys(t.MismatchLabelKeys, t.LabelSelector, at.Child("mismatchLabelKeys"))...)
+	for i, key := range t.MatchLabelKeys {
+		if slices.Contains(t.MismatchLabelKeys, key) {
+			errs = append(errs, field.Invalid(at.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys"))
+		}
+	}
+	if t.TopologyKey == "" {
+		errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
+	}
+	return append(errs, metav1validation.ValidateLabelName(t.TopologyKey, at.Child("topologyKey"))...)
+}
+
+func matchKeys(keys []string, selector *metav1.LabelSelector, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(keys) > 0 && selector == nil {
+		errs = append(errs, field.Forbidden(at, "must not be specified when labelSelector is not set"))
+	}
+	for i, key := range keys {
+		errs = append(errs, metav1validation.ValidateLabelName(key, at.Index(i))...)
+	}
+	return errs
+}
+
+func validateTopologySpread(list []corev1.TopologySpreadConstraint, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := sets.New[string]()
+	for i := range list {
+		c, at := &list[i], at.Index(i)
+		if c.MaxSkew <= 0 {
+			errs = append(errs, field.Invalid(at.Child("maxSkew"), c.MaxSkew, "must be greater than zero"))
+		}
+		if c.TopologyKey == "" {
+			errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
+		} else {
+			errs = append(errs, metav1validation.ValidateLabelName(c.TopologyKey, at.Child("topologyKey"))...)
+		}
+		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
+			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
+		}
+		key := fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)
+		if seen.Has(key) {
+			errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), key))
+		}
+		seen.Insert(key)
+		if m := c.MinDomains; m != nil {
+			if *m <= 0 {
+				errs = append(errs, field.Invalid(at.Child("minDomains"), *m, "must be greater than zero"))
+			}
+			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
+				errs = append(errs, field.Invalid(at.Child("minDomains"), *m, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, c.WhenUnsatisfiable)))
+			}
+		}
+		for _, p := range []struct {
+			name  string
+			value *corev1.NodeInclusionPolicy
+		}{{"nodeAffinityPolicy", c.NodeAffinityPolicy}, {"nodeTaintsPolicy", c.NodeTaintsPolicy}} {
+			if p.value != nil {
+				errs = append(errs, oneOf(string(*p.value), at.Child(p.name), string(corev1.NodeInclusionPolicyHonor), string(corev1.NodeInclusionPolicyIgnore))...)
+			}
+		}
+		errs = append(errs, matchKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(c.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
+	}
+	return errs
+}

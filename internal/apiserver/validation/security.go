@@ -1,0 +1,170 @@
+package validation
+
+import (
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
+
+func validatePodSecurityContext(s *corev1.PodSpec, at *field.Path) field.ErrorList {
+	c := s.SecurityContext
+	if c == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if c.FSGroup != nil {
+		errs = append(errs, messages(at.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))...)
+	}
+	if c.RunAsUser != nil {
+		errs = append(errs, messages(at.Child("runAsUser"), *c.RunAsUser, validation.IsValidUserID(*c.RunAsUser))...)
+	}
+	if c.RunAsGroup != nil {
+		errs = append(errs, messages(at.Child("runAsGroup"), *c.RunAsGroup, validation.IsValidGroupID(*c.RunAsGroup))...)
+	}
+	for i, g := range c.SupplementalGroups {
+		errs = append(errs, messages(at.Child("supplementalGroups").Index(i), g, validation.IsValidGroupID(g))...)
+	}
+	if p := c.SupplementalGroupsPolicy; p != nil {
+		errs = append(errs, oneOf(string(*p), at.Child("supplementalGroupsPolicy"), string(corev1.SupplementalGroupsPolicyMerge), string(corev1.SupplementalGroupsPolicyStrict))...)
+	}
+	if p := c.FSGroupChangePolicy; p != nil {
+		errs = append(errs, oneOf(string(*p), at.Child("fsGroupChangePolicy"), string(corev1.FSGroupChangeAlways), string(corev1.FSGroupChangeOnRootMismatch))...)
+	}
+	if p := c.SELinuxChangePolicy; p != nil {
+		errs = append(errs, oneOf(string(*p), at.Child("seLinuxChangePolicy"), string(corev1.SELinuxChangePolicyMountOption), string(corev1.SELinuxChangePolicyRecursive))...)
+	}
+	if s.ShareProcessNamespace != nil && s.HostPID && *s.ShareProcessNamespace {
+		errs = append(errs, field.Invalid(at.Child("shareProcessNamespace"), *s.ShareProcessNamespace, "ShareProcessNamespace and HostPID cannot both be enabled"))
+	}
+	errs = append(errs, sysctls(s, c.Sysctls, at.Child("sysctls"))...)
+	errs = append(errs, seccomp(c.SeccompProfile, at.Child("seccompProfile"))...)
+	return append(errs, appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
+}
+
+func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, at *field.Path) field.ErrorList {
+	const longest = 253
+	var errs field.ErrorList
+	seen := sets.New[string]()
+	for i, c := range list {
+		at := at.Index(i).Child("name")
+		name := strings.ReplaceAll(c.Name, "/", ".")
+		switch {
+		case c.Name == "":
+			errs = append(errs, field.Required(at, ""))
+		case len(c.Name) > longest || !sysctlName.MatchString(c.Name):
+			errs = append(errs, field.Invalid(at, c.Name, "must have at most 253 characters and match regex "+sysctlName.String()))
+		case seen.Has(name):
+			errs = append(errs, field.Duplicate(at, c.Name))
+		}
+		seen.Insert(name)
+		if s.HostNetwork && strings.HasPrefix(name, "net.") {
+			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostNetwork' is true"))
+		}
+		if s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")) {
+			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostIPC' is true"))
+		}
+	}
+	return errs
+}
+
+func seccomp(p *corev1.SeccompProfile, at *field.Path) field.ErrorList {
+	if p == nil {
+		return nil
+	}
+	errs := oneOf(string(p.Type), at.Child("type"), string(corev1.SeccompProfileTypeLocalhost), string(corev1.SeccompProfileTypeRuntimeDefault), string(corev1.SeccompProfileTypeUnconfined))
+	switch {
+	case p.Type == corev1.SeccompProfileTypeLocalhost && p.LocalhostProfile == nil:
+		errs = append(errs, field.Required(at.Child("localhostProfile"), "must be set when seccomp type is Localhost"))
+	case p.Type == corev1.SeccompProfileTypeLocalhost:
+		errs = append(errs, descendingPath(*p.LocalhostProfile, at.Child("localhostProfile"))...)
+	case p.LocalhostProfile != nil:
+		errs = append(errs, field.Invalid(at.Child("localhostProfile"), p, "can only be set when seccomp type is Localhost"))
+	}
+	return errs
+}
+
+func appArmor(p *corev1.AppArmorProfile, at *field.Path) field.ErrorList {
+	if p == nil {
+		return nil
+	}
+	errs := oneOf(string(p.Type), at.Child("type"), string(corev1.AppArmorProfileTypeLocalhost), string(corev1.AppArmorProfileTypeRuntimeDefault), string(corev1.AppArmorProfileTypeUnconfined))
+	local := at.Child("localhostProfile")
+	switch {
+	case p.Type != corev1.AppArmorProfileTypeLocalhost && p.LocalhostProfile != nil:
+		errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
+	case p.Type == corev1.AppArmorProfileTypeLocalhost && (p.LocalhostProfile == nil || strings.TrimSpace(*p.LocalhostProfile) == ""):
+		errs = append(errs, field.Required(local, "must be set when AppArmor type is Localhost"))
+	case p.Type == corev1.AppArmorProfileTypeLocalhost && strings.TrimSpace(*p.LocalhostProfile) != *p.LocalhostProfile:
+		errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "must not be padded with whitespace"))
+	}
+	return errs
+}
+
+// AppArmorAnnotation is a profile as the deprecated annotation writes it, empty when it has no such form (L1.6).
+func AppArmorAnnotation(p *corev1.AppArmorProfile) string {
+	switch p.Type {
+	case corev1.AppArmorProfileTypeRuntimeDefault:
+		return corev1.DeprecatedAppArmorBetaProfileRuntimeDefault
+	case corev1.AppArmorProfileTypeUnconfined:
+		return corev1.DeprecatedAppArmorBetaProfileNameUnconfined
+	case corev1.AppArmorProfileTypeLocalhost:
+		if p.LocalhostProfile != nil {
+			return corev1.DeprecatedAppArmorBetaProfileNamePrefix + *p.LocalhostProfile
+		}
+	}
+	return ""
+}
+
+// ParseAppArmorAnnotation reads the deprecated annotation's value; nil when it names no profile (L1.6).
+func ParseAppArmorAnnotation(value string) *corev1.AppArmorProfile {
+	switch value {
+	case corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	}
+	if name, ok := strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix); ok && name != "" {
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	return nil
+}
+
+func containerSecurityContext(s *corev1.PodSpec, c *corev1.SecurityContext, at *field.Path) field.ErrorList {
+	if c == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if c.RunAsUser != nil {
+		errs = append(errs, messages(at.Child("runAsUser"), *c.RunAsUser, validation.IsValidUserID(*c.RunAsUser))...)
+	}
+	if c.RunAsGroup != nil {
+		errs = append(errs, messages(at.Child("runAsGroup"), *c.RunAsGroup, validation.IsValidGroupID(*c.RunAsGroup))...)
+	}
+	if m := c.ProcMount; m != nil {
+		errs = append(errs, oneOf(string(*m), at.Child("procMount"), string(corev1.DefaultProcMount), string(corev1.UnmaskedProcMount))...)
+		if *m == corev1.UnmaskedProcMount && (s.HostUsers == nil || *s.HostUsers) {
+			errs = append(errs, field.Invalid(at.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
+		}
+	}
+	errs = append(errs, seccomp(c.SeccompProfile, at.Child("seccompProfile"))...)
+	errs = append(errs, appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
+	if c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation {
+		if c.Privileged != nil && *c.Privileged {
+			errs = append(errs, field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"))
+		}
+		if c.Capabilities != nil {
+			for _, capability := range c.Capabilities.Add {
+				if capability == "CAP_SYS_ADMIN" {
+					errs = append(errs, field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"))
+				}
+			}
+		}
+	}
+	return errs
+}
