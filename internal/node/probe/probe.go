@@ -5,11 +5,32 @@ package probe
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/node/spec"
+)
+
+const (
+	userAgent = "kube-probe/1.37"
+	maxOutput = 10 << 10        // bytes of a body or of a command's output that are kept
+	execSlack = 5 * time.Second // what a runtime may take beyond the timeout to answer
 )
 
 // Execer is the call of a runtime that exec probes need.
@@ -28,5 +49,138 @@ type Target struct {
 // Run runs the probe once, at most for its timeout, and returns the verdict and
 // the text for the event. It leaves no goroutine and no connection behind.
 func Run(ctx context.Context, t Target, p *corev1.Probe) (podlife.ProbeVerdict, string) {
-	panic("unfinished")
+	timeout := max(time.Duration(p.TimeoutSeconds)*time.Second, time.Second)
+	switch {
+	case p.Exec != nil:
+		return execCommand(ctx, t, p.Exec, timeout)
+	case p.HTTPGet != nil:
+		return httpGet(ctx, t, p.HTTPGet, timeout)
+	case p.TCPSocket != nil:
+		return tcpSocket(ctx, t, p.TCPSocket, timeout)
+	case p.GRPC != nil:
+		return grpcHealth(ctx, t, p.GRPC, timeout)
+	}
+	return podlife.ProbeError, "missing probe handler for container " + t.Container.Name
+}
+
+// execCommand succeeds when the command exits with 0; running out of time is a failure, not an error (L5.20).
+func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+	literals := make(map[string]string, len(t.Container.Env))
+	for _, v := range t.Container.Env {
+		if v.ValueFrom == nil {
+			literals[v.Name] = v.Value
+		}
+	}
+	command := spec.ExecProbeCommand(action.Command, literals)
+	limited, cancel := context.WithTimeout(ctx, timeout+execSlack)
+	defer cancel()
+	res, err := t.Runtime.ExecSync(limited, &cri.ExecSyncRequest{
+		ContainerId: t.ContainerID,
+		Cmd:         command,
+		Timeout:     int64(timeout / time.Second),
+	})
+	switch {
+	case err == nil && res.ExitCode == 0:
+		return podlife.ProbeSuccess, output(res)
+	case err == nil:
+		return podlife.ProbeFailure, output(res)
+	case ctx.Err() == nil && (status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)):
+		return podlife.ProbeFailure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout)
+	default:
+		return podlife.ProbeError, err.Error()
+	}
+}
+
+func output(res *cri.ExecSyncResponse) string {
+	out := append(res.Stdout[:len(res.Stdout):len(res.Stdout)], res.Stderr...)
+	return string(out[:min(len(out), maxOutput)])
+}
+
+// httpGet succeeds for codes from 200 to 399 (L5.21–23).
+func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+	req, err := Request(ctx, action, t.Container, t.PodIP, userAgent)
+	if err != nil {
+		return podlife.ProbeError, err.Error()
+	}
+	transport := Transport()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: SameHost}
+	res, err := client.Do(req)
+	if err != nil {
+		return podlife.ProbeFailure, err.Error()
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxOutput))
+	if err != nil {
+		return podlife.ProbeFailure, err.Error()
+	}
+	switch code := res.StatusCode; {
+	case code < 200 || code >= 400:
+		return podlife.ProbeFailure, fmt.Sprintf("HTTP probe failed with statuscode: %d", code)
+	case code >= 300:
+		return podlife.ProbeWarning, fmt.Sprintf("Probe terminated redirects, Response body: %v", string(body))
+	default:
+		return podlife.ProbeSuccess, string(body)
+	}
+}
+
+// tcpSocket succeeds when somebody accepts the connection (L5.24).
+func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+	port, err := Port(action.Port, t.Container)
+	if err != nil {
+		return podlife.ProbeError, err.Error()
+	}
+	host := action.Host
+	if host == "" {
+		host = t.PodIP
+	}
+	conn, err := dialer(timeout).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return podlife.ProbeFailure, err.Error()
+	}
+	conn.Close()
+	return podlife.ProbeSuccess, ""
+}
+
+// grpcHealth succeeds when the health service says SERVING (L5.25).
+func grpcHealth(ctx context.Context, t Target, action *corev1.GRPCAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(action.Port)))
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithUserAgent(userAgent),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer(0).DialContext(ctx, "tcp", addr)
+		}))
+	if err != nil {
+		return podlife.ProbeError, err.Error()
+	}
+	defer conn.Close()
+	service := ""
+	if action.Service != nil {
+		service = *action.Service
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	res, err := healthpb.NewHealthClient(conn).Check(limited, &healthpb.HealthCheckRequest{Service: service})
+	if err == nil {
+		if res.Status != healthpb.HealthCheckResponse_SERVING {
+			return podlife.ProbeFailure, fmt.Sprintf("service unhealthy (responded with %q)", res.Status)
+		}
+		return podlife.ProbeSuccess, ""
+	}
+	connected := conn.GetState() == connectivity.Ready
+	s := status.Convert(err)
+	switch {
+	case s.Code() == codes.Unimplemented:
+		return podlife.ProbeFailure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + s.Message()
+	case s.Code() == codes.DeadlineExceeded && connected:
+		return podlife.ProbeFailure, fmt.Sprintf("timeout: health rpc did not complete within %v", timeout)
+	case s.Code() == codes.DeadlineExceeded:
+		return podlife.ProbeFailure, fmt.Sprintf("timeout: failed to connect service %q within %v: %+v", addr, timeout, s.Message())
+	case s.Code() == codes.Unavailable && !connected:
+		return podlife.ProbeFailure, fmt.Sprintf("error: failed to connect service at %q: %+v", addr, s.Message())
+	default:
+		return podlife.ProbeFailure, fmt.Sprintf("error: health rpc probe failed: %+v", err)
+	}
 }

@@ -60,6 +60,7 @@ type object struct {
 	forget  *time.Timer
 	changed map[types.UID]func(types.UID)
 
+	asked bool          // tried is closed: somebody may have seen an older state
 	known bool          // value was read at least once
 	value metav1.Object // nil: it does not exist
 }
@@ -201,7 +202,7 @@ func (s *Store) watch(k key) *object {
 	var once sync.Once
 	s.wg.Go(func() {
 		follow(ctx, s.source(k), sink{
-			tried:   func() { once.Do(func() { close(o.tried) }) },
+			tried:   func() { once.Do(func() { s.answer(o) }) },
 			replace: func(all []metav1.Object) bool { return s.store(o, k, pick(all, k)) },
 			apply: func(obj metav1.Object, deleted bool) bool {
 				switch {
@@ -218,14 +219,20 @@ func (s *Store) watch(k key) *object {
 	return o
 }
 
+func (s *Store) answer(o *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.asked = true
+	close(o.tried)
+}
+
 // store keeps a new value and tells the pods. It reports whether the value can't change any more.
 func (s *Store) store(o *object, k key, value metav1.Object) (final bool) {
 	s.mu.Lock()
-	first := !o.known
 	old := o.value
 	o.known, o.value = true, value
 	var tell []func()
-	if !same(old, value) || first && value != nil {
+	if o.asked && !same(old, value) {
 		for uid, changed := range o.changed {
 			tell = append(tell, func() { changed(uid) })
 		}

@@ -2,6 +2,14 @@ package volume
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -10,47 +18,308 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Manager implements spec.Disk and owns everything below <root>/pods.
-type Manager struct{}
+// objectWait is how long Prepare waits for an object that does not exist yet: in a new
+// namespace the controllers are only just making the root certificate's config map.
+const objectWait = 500 * time.Millisecond
+
+// Manager implements spec.Disk and owns everything below <root>/pods and <root>/volatile.
+// Its methods may be called from any goroutine.
+type Manager struct {
+	cfg  Config
+	wake chan struct{} // holds a token while dirty is not empty or a deadline moved
+
+	mu    sync.Mutex
+	pods  map[types.UID]*podVolumes
+	dirty map[types.UID]struct{} // contents to render again
+
+	volatile sync.Mutex // mounting and unmounting of <root>/volatile
+}
+
+// podVolumes are the volumes of one pod.
+//
+//	Prepare ──all set up──▶ ready ──object changed, token due──▶ refresh ──▶ ready
+//	   └── some failed: what stands is kept for the next Prepare
+type podVolumes struct {
+	uid    types.UID
+	newest atomic.Pointer[corev1.Pod]
+	ready  atomic.Pointer[map[string]spec.Volume]
+	poke   chan struct{} // an object changed while Prepare waits for one
+
+	mu     sync.Mutex // one preparation, refresh or removal at a time; guards what follows
+	pod    *corev1.Pod
+	set    map[string]spec.Volume // what stands so far
+	tokens map[string]token
+	renew  time.Time // the first of tokens is due; zero: none. Guarded by Manager.mu
+}
 
 var _ spec.Disk = (*Manager)(nil)
 
 // New makes a Manager; nothing happens before Prepare and Run.
-func New(cfg Config) *Manager { panic("unfinished") }
+func New(cfg Config) *Manager {
+	return &Manager{
+		cfg:   cfg,
+		wake:  make(chan struct{}, 1),
+		pods:  make(map[types.UID]*podVolumes),
+		dirty: make(map[types.UID]struct{}),
+	}
+}
 
-// Run keeps volume contents and tokens current until ctx ends.
-func (m *Manager) Run(ctx context.Context) error { panic("unfinished") }
+func (m *Manager) podsDir() string             { return filepath.Join(m.cfg.Root, "pods") }
+func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.podsDir(), string(uid)) }
+func (m *Manager) volatileDir() string         { return filepath.Join(m.cfg.Root, "volatile") }
+func (m *Manager) writtenPod(uid types.UID) string {
+	return filepath.Join(m.volatileDir(), string(uid))
+}
+
+func (m *Manager) writtenDir(uid types.UID, volume string) string {
+	return filepath.Join(m.writtenPod(uid), volume)
+}
+
+func (m *Manager) volumeDir(uid types.UID, plugin, name string) string {
+	return filepath.Join(m.podDir(uid), "volumes", plugin, name)
+}
+
+// SetUpError says that one volume could not be set up (L10.24).
+type SetUpError struct {
+	Volume string
+	Err    error
+}
+
+func (e *SetUpError) Error() string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
+}
+
+func (e *SetUpError) Unwrap() error { return e.Err }
 
 // Prepare makes the pod's directories (0750) and sets up all its volumes; what
-// stands already is left alone. The error names each volume that failed.
-func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error { panic("unfinished") }
+// stands already is left alone. The error joins a SetUpError for each volume that
+// failed, each recorded as FailedMount.
+func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
+	if err := checkName(string(pod.UID)); err != nil {
+		return err
+	}
+	p := m.entry(pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pod = pod
+	for _, dir := range []string{m.podDir(pod.UID), filepath.Join(m.podDir(pod.UID), "volumes")} {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return fmt.Errorf("error making pod data directories: %w", err) // L10.22
+		}
+	}
+	m.cfg.Objects.Hold(pod, m.changed)
 
-// Update tells that the pod object changed (labels and annotations show in downward API volumes).
-func (m *Manager) Update(pod *corev1.Pod) { panic("unfinished") }
+	var patience <-chan time.Time
+	for {
+		failed := m.setUpAll(ctx, p)
+		if len(failed) == 0 {
+			ready := p.set
+			p.ready.Store(&ready)
+			m.published(p)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if patience == nil && allMissing(failed) {
+			timer := time.NewTimer(objectWait)
+			defer timer.Stop()
+			patience = timer.C
+		}
+		if patience == nil || !allMissing(failed) || !await(ctx, p.poke, patience) {
+			return m.report(pod, failed)
+		}
+	}
+}
 
-// State tells what stands for the pod.
-func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState { panic("unfinished") }
+func await(ctx context.Context, poke <-chan struct{}, patience <-chan time.Time) bool {
+	select {
+	case <-poke:
+		return true
+	case <-patience:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
 
-// Remove unmounts and deletes everything of the pod. It may be repeated.
-func (m *Manager) Remove(ctx context.Context, uid types.UID) error { panic("unfinished") }
+func allMissing(failed []*SetUpError) bool {
+	for _, f := range failed {
+		if !isMissing(f.Err) {
+			return false
+		}
+	}
+	return true
+}
 
-// OnDisk lists the pods that have a directory, for the clean-up at start.
-func (m *Manager) OnDisk() ([]types.UID, error) { panic("unfinished") }
+// report records each failure and joins them.
+func (m *Manager) report(pod *corev1.Pod, failed []*SetUpError) error {
+	errs := make([]error, len(failed))
+	for i, f := range failed {
+		errs[i] = f
+		if m.cfg.Event != nil {
+			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedMount", f.Error())
+		}
+	}
+	return errors.Join(errs...)
+}
 
-// TerminationMessage reads the last 4096 bytes of a termination message file of the pod (L3.150).
-func (m *Manager) TerminationMessage(path string) (string, error) { panic("unfinished") }
+// entry finds or makes the record of a pod.
+func (m *Manager) entry(pod *corev1.Pod) *podVolumes {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[pod.UID]
+	if p == nil {
+		p = &podVolumes{
+			uid:    pod.UID,
+			poke:   make(chan struct{}, 1),
+			set:    make(map[string]spec.Volume),
+			tokens: make(map[string]token),
+		}
+		m.pods[pod.UID] = p
+	}
+	p.newest.Store(pod)
+	return p
+}
+
+func (m *Manager) find(uid types.UID) *podVolumes {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[uid]
+}
+
+func (m *Manager) setUpAll(ctx context.Context, p *podVolumes) []*SetUpError {
+	var failed []*SetUpError
+	for i := range p.pod.Spec.Volumes {
+		v := &p.pod.Spec.Volumes[i]
+		if _, ok := p.set[v.Name]; ok {
+			continue
+		}
+		stands, err := m.setUp(ctx, p, v)
+		if err != nil {
+			failed = append(failed, &SetUpError{Volume: v.Name, Err: err})
+			continue
+		}
+		p.set[v.Name] = stands
+	}
+	return failed
+}
+
+func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (spec.Volume, error) {
+	if err := checkName(v.Name); err != nil {
+		return spec.Volume{}, err
+	}
+	switch {
+	case v.EmptyDir != nil:
+		return m.emptyDir(p.pod, v.Name, v.EmptyDir)
+	case v.HostPath != nil:
+		return hostPath(v.HostPath)
+	case isWritten(v):
+		return m.write(ctx, p, v)
+	case v.PersistentVolumeClaim != nil:
+		return spec.Volume{}, fmt.Errorf("error processing PVC %s/%s: persistent volumes are not supported by this node",
+			p.pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+	case v.Ephemeral != nil:
+		return spec.Volume{}, fmt.Errorf("error processing PVC %s/%s-%s: persistent volumes are not supported by this node",
+			p.pod.Namespace, p.pod.Name, v.Name)
+	case v.Image != nil:
+		return spec.Volume{}, errors.New("image volumes are not supported by this node")
+	}
+	return spec.Volume{}, errors.New("no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI and projected")
+}
+
+// write makes a volume with content of the agent.
+func (m *Manager) write(ctx context.Context, p *podVolumes, v *corev1.Volume) (spec.Volume, error) {
+	content, err := m.render(ctx, p, v)
+	if err != nil {
+		return spec.Volume{}, err
+	}
+	if err := m.mountVolatile(); err != nil {
+		return spec.Volume{}, err
+	}
+	dir := m.writtenDir(p.uid, v.Name)
+	own := owner{gid: fsGroup(p.pod)}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return spec.Volume{}, err
+	}
+	if err := own.apply(dir, 0, 0o755); err != nil {
+		return spec.Volume{}, err
+	}
+	if _, err := publish(dir, content, own, time.Now()); err != nil {
+		return spec.Volume{}, err
+	}
+	return spec.Volume{HostPath: dir, ReadOnly: true, Relabel: true}, nil
+}
+
+// checkName refuses names that would not be one step of a path; the API server does so, too.
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
+		return fmt.Errorf("invalid name %q", name)
+	}
+	return nil
+}
 
 // Volumes implements spec.Disk.
-func (m *Manager) Volumes(uid types.UID) map[string]spec.Volume { panic("unfinished") }
+func (m *Manager) Volumes(uid types.UID) map[string]spec.Volume {
+	if p := m.find(uid); p != nil {
+		if ready := p.ready.Load(); ready != nil {
+			return *ready
+		}
+	}
+	return nil
+}
 
-// SubPath implements spec.Disk.
-func (m *Manager) SubPath(ctx context.Context, req spec.SubPath) (string, error) { panic("unfinished") }
+// State tells what stands for the pod. After a restart of the agent nothing counts as
+// mounted until Prepare looked.
+func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
+	if p := m.find(pod.UID); p != nil {
+		return podlife.VolumeState{Mounted: p.ready.Load() != nil, Present: true}
+	}
+	for _, dir := range []string{m.podDir(pod.UID), m.writtenPod(pod.UID)} {
+		if _, err := os.Lstat(dir); err == nil {
+			return podlife.VolumeState{Present: true}
+		}
+	}
+	return podlife.VolumeState{}
+}
 
-// HostsFile implements spec.Disk.
-func (m *Manager) HostsFile(uid types.UID, content []byte) (string, error) { panic("unfinished") }
+// Remove unmounts and deletes everything of the pod. It may be repeated.
+func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
+	if err := checkName(string(uid)); err != nil {
+		return err
+	}
+	m.cfg.Objects.Release(uid)
+	if p := m.find(uid); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ready.Store(nil)
+		p.set = make(map[string]spec.Volume) // readers may still hold the old one
+	}
+	if err := errors.Join(remove(m.writtenPod(uid)), remove(m.podDir(uid))); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.pods, uid)
+	delete(m.dirty, uid)
+	m.mu.Unlock()
+	return ctx.Err()
+}
 
-// TerminationLog implements spec.Disk.
-func (m *Manager) TerminationLog(uid types.UID, container string) (string, error) { panic("unfinished") }
-
-// ReadFile implements spec.Disk.
-func (m *Manager) ReadFile(uid types.UID, volume, path string) ([]byte, error) { panic("unfinished") }
+// OnDisk lists the pods that have something on disk, for the clean-up at start.
+func (m *Manager) OnDisk() ([]types.UID, error) {
+	seen := make(map[string]bool)
+	var uids []types.UID
+	for _, dir := range []string{m.podsDir(), m.volatileDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("listing the pods on disk: %w", err)
+		}
+		for _, e := range entries {
+			if !seen[e.Name()] {
+				seen[e.Name()] = true
+				uids = append(uids, types.UID(e.Name()))
+			}
+		}
+	}
+	return uids, nil
+}

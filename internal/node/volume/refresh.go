@@ -1,0 +1,216 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Run keeps volume contents and tokens current until ctx ends. It sleeps until an
+// object changes or a token is due.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.unmountVolatile()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-timer.C:
+		}
+		pods, next := m.due(time.Now())
+		for _, p := range pods {
+			m.refresh(ctx, p)
+		}
+		if len(pods) > 0 {
+			_, next = m.due(time.Now())
+		}
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// due takes the pods to render again, and says when the next token is due.
+func (m *Manager) due(now time.Time) (pods []*podVolumes, next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, p := range m.pods {
+		_, dirty := m.dirty[uid]
+		switch {
+		case p.ready.Load() == nil: // stays dirty; Prepare wakes us at its end
+		case dirty, !p.renew.IsZero() && !now.Before(p.renew):
+			pods = append(pods, p)
+			delete(m.dirty, uid)
+		case !p.renew.IsZero() && (next.IsZero() || p.renew.Before(next)):
+			next = p.renew
+		}
+	}
+	return pods, next
+}
+
+// refresh renders the written volumes of a running pod. A failure keeps what stands.
+func (m *Manager) refresh(ctx context.Context, p *podVolumes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ready.Load() == nil {
+		return // removed meanwhile
+	}
+	p.pod = p.newest.Load()
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	defer cancel()
+	var failed []*SetUpError
+	for i := range p.pod.Spec.Volumes {
+		v := &p.pod.Spec.Volumes[i]
+		if !isWritten(v) {
+			continue
+		}
+		content, err := m.render(ctx, p, v)
+		if err == nil {
+			_, err = publish(m.writtenDir(p.uid, v.Name), content, owner{gid: fsGroup(p.pod)}, time.Now())
+		}
+		if err != nil {
+			failed = append(failed, &SetUpError{Volume: v.Name, Err: err})
+		}
+	}
+	if len(failed) > 0 && ctx.Err() == nil {
+		err := m.report(p.pod, failed)
+		m.cfg.Logger.V(2).Info("Refreshing volumes failed", "pod", p.pod.Name, "namespace", p.pod.Namespace, "err", err)
+	}
+	m.published(p)
+}
+
+// published plans the next renewal of the pod's tokens. The caller holds p.mu.
+func (m *Manager) published(p *podVolumes) {
+	var renew time.Time
+	for _, t := range p.tokens {
+		if renew.IsZero() || t.renew.Before(renew) {
+			renew = t.renew
+		}
+	}
+	if !renew.IsZero() && !time.Now().Before(renew) {
+		renew = time.Now().Add(tokenRetry)
+	}
+	m.mu.Lock()
+	p.renew = renew
+	_, dirty := m.dirty[p.uid]
+	m.mu.Unlock()
+	if dirty || !renew.IsZero() {
+		m.signal()
+	}
+}
+
+// Update tells that the pod object changed: labels and annotations show in downward API volumes.
+func (m *Manager) Update(pod *corev1.Pod) {
+	p := m.find(pod.UID)
+	if p == nil {
+		return
+	}
+	old := p.newest.Swap(pod)
+	if maps.Equal(old.Labels, pod.Labels) && maps.Equal(old.Annotations, pod.Annotations) || !showsFields(pod) {
+		return
+	}
+	m.changed(pod.UID)
+}
+
+func showsFields(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.DownwardAPI != nil {
+			return true
+		}
+		if v.Projected != nil {
+			for _, src := range v.Projected.Sources {
+				if src.DownwardAPI != nil {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// changed notes that contents of the pod must be rendered again.
+func (m *Manager) changed(uid types.UID) {
+	m.mu.Lock()
+	p := m.pods[uid]
+	if p != nil {
+		m.dirty[uid] = struct{}{}
+	}
+	m.mu.Unlock()
+	if p == nil {
+		return
+	}
+	select {
+	case p.poke <- struct{}{}:
+	default:
+	}
+	m.signal()
+}
+
+func (m *Manager) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// mountVolatile mounts one tmpfs for all contents that the agent writes: secrets
+// never touch a disk, and no pod costs a mount.
+func (m *Manager) mountVolatile() error {
+	m.volatile.Lock()
+	defer m.volatile.Unlock()
+	dir := m.volatileDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Type == unix.TMPFS_MAGIC && isMounted(dir) {
+		return nil
+	}
+	const flags = unix.MS_NODEV | unix.MS_NOSUID
+	err := unix.Mount("tmpfs", dir, "tmpfs", flags, "mode=0700,noswap")
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.4
+		err = unix.Mount("tmpfs", dir, "tmpfs", flags, "mode=0700")
+	}
+	if err != nil {
+		return fmt.Errorf("mounting memory for secrets at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unmountVolatile leaves nothing behind when no pod is left.
+func (m *Manager) unmountVolatile() {
+	m.volatile.Lock()
+	defer m.volatile.Unlock()
+	dir := m.volatileDir()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.cfg.Logger.Error(err, "Listing the memory for secrets failed", "path", dir)
+		}
+		return
+	}
+	if isMounted(dir) {
+		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+			m.cfg.Logger.Error(err, "Unmounting the memory for secrets failed", "path", dir)
+			return
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		m.cfg.Logger.Error(err, "Removing the memory for secrets failed", "path", dir)
+	}
+}
