@@ -1,0 +1,99 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
+)
+
+// deletionLeeway is how long a token outlives the deletion timestamp of what it is bound to: a pod that shuts down still
+// calls the API.
+const deletionLeeway = 60 * time.Second
+
+// Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of another
+// issuer, and an error for a token of its own that is not good.
+func (s *Service) Authenticator() authenticator.Token {
+	parser := jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now), jwt.WithExpirationRequired())
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		var c claims
+		if _, _, err := parser.ParseUnverified(token, &c); err != nil || c.Issuer != s.issuer {
+			return nil, false, nil
+		}
+		c = claims{}
+		if _, err := parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }); err != nil {
+			if errors.Is(err, jwt.ErrTokenExpired) {
+				return nil, false, errors.New("service account token has expired")
+			}
+			return nil, false, fmt.Errorf("service account token is not valid: %w", err)
+		}
+		wanted, ok := authenticator.AudiencesFrom(ctx)
+		if !ok || len(wanted) == 0 {
+			wanted = s.audiences
+		}
+		audiences := wanted.Intersect(authenticator.Audiences(c.Audience))
+		if len(audiences) == 0 {
+			return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(c.Audience), []string(wanted))
+		}
+		info, err := s.account(ctx, &c)
+		if err != nil {
+			return nil, false, err
+		}
+		return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
+	})
+}
+
+// account checks that everything the token is bound to still exists.
+func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.ServiceAccountInfo, error) {
+	k := &c.Kubernetes
+	if c.Subject != authserviceaccount.MakeUsername(k.Namespace, k.ServiceAccount.Name) {
+		return nil, errors.New("service account token subject does not match its claims")
+	}
+	info := &authserviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.ServiceAccount.Name, UID: string(k.ServiceAccount.UID)}
+	if c.ID != "" {
+		info.CredentialID = "JTI=" + c.ID
+	}
+	if err := s.exists(ctx, serviceAccounts, k.Namespace, k.ServiceAccount); err != nil {
+		return nil, err
+	}
+	if k.Secret != nil {
+		if err := s.exists(ctx, secretResource, k.Namespace, *k.Secret); err != nil {
+			return nil, err
+		}
+	}
+	if k.Pod != nil {
+		if err := s.exists(ctx, podResource, k.Namespace, *k.Pod); err != nil {
+			return nil, err
+		}
+		info.PodName, info.PodUID = k.Pod.Name, string(k.Pod.UID)
+	}
+	if k.Node != nil {
+		// A pod's node is only told; a token that is bound to the node itself ends with it.
+		if k.Pod == nil {
+			if err := s.exists(ctx, nodeResource, "", *k.Node); err != nil {
+				return nil, err
+			}
+		}
+		info.NodeName, info.NodeUID = k.Node.Name, string(k.Node.UID)
+	}
+	return info, nil
+}
+
+func (s *Service) exists(ctx context.Context, resource schema.GroupResource, namespace string, r ref) error {
+	obj, err := s.object(ctx, resource, namespace, r.Name)
+	if err != nil {
+		return fmt.Errorf("look up what the token is bound to: %w", err)
+	}
+	if !same(r.UID, obj.GetUID()) {
+		return fmt.Errorf("the token is bound to an object that was deleted and created anew: %s %s", resource.Resource, r.Name)
+	}
+	if d := obj.GetDeletionTimestamp(); d != nil && s.now().After(d.Add(deletionLeeway)) {
+		return fmt.Errorf("the token has been invalidated: %s %s was deleted", resource.Resource, r.Name)
+	}
+	return nil
+}
