@@ -44,7 +44,7 @@ type Manager struct {
 	pods  map[types.UID]*podGroup
 	milli map[types.UID]int64 // cpu that Burstable pods request
 	burst uint64              // cpu shares that burstable has
-	bases map[string]string // of the root's kubepods: directory by controller, "" on v2
+	bases map[string]string   // of the root's kubepods: directory by controller, "" on v2
 }
 
 // podGroup is one pod's group. mu is held while it is made or removed.
@@ -278,17 +278,26 @@ func (m *Manager) found(p resources.CgroupPath, one bool) map[string]string {
 	return dirs
 }
 
-// Made says whether this process made the pod's group or found it made.
-func (m *Manager) Made(uid types.UID) bool {
-	m.mu.Lock()
-	g := m.pods[uid]
-	m.mu.Unlock()
-	if g == nil {
-		return false
-	}
+// Present says whether the pod's group is there, and takes over one that an earlier
+// process made.
+func (m *Manager) Present(pod *corev1.Pod) bool {
+	g := m.pod(pod.UID)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.made
+	if g.made {
+		return true
+	}
+	class := resources.QoS(pod)
+	if len(m.found(resources.PodCgroupPath(class, pod.UID), true)) == 0 {
+		return false
+	}
+	g.made = true
+	if class == corev1.PodQOSBurstable {
+		requests := resources.Requests(pod)
+		// Not worth failing for: the next pod of the class sets the shares again.
+		_ = m.share(pod.UID, requests.Cpu().MilliValue())
+	}
+	return true
 }
 
 // removeTries is how often processes are killed before a group counts as stuck (L7.35).

@@ -69,7 +69,7 @@ func TestPodGroup(t *testing.T) {
 	})
 	pod := podOf("11111111-2222", "500m", "64Mi")
 	t.Cleanup(func() { _ = m.Remove(context.Background(), pod.UID) })
-	if m.Exists(pod.UID) || m.Made(pod.UID) {
+	if m.Exists(pod.UID) || m.Present(pod) {
 		t.Fatal("the group exists before Ensure")
 	}
 	for range 2 {
@@ -77,7 +77,7 @@ func TestPodGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !m.Exists(pod.UID) || !m.Made(pod.UID) {
+	if !m.Exists(pod.UID) || !m.Present(pod) {
 		t.Fatal("the group does not exist after Ensure")
 	}
 	uids, err := m.List()

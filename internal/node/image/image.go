@@ -56,15 +56,24 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), pulls: map[string]*pull{}}
 }
 
-// ErrInvalidName is the kind of a name that no registry could have (L3.102).
-var ErrInvalidName = errors.New("invalid image name")
+// InvalidNameError is about a name that no image can have (L3.102).
+type InvalidNameError struct {
+	Name string
+	Err  error
+}
+
+func (e *InvalidNameError) Error() string {
+	return fmt.Sprintf("couldn't parse image name %q: %v", e.Name, e.Err)
+}
+
+func (e *InvalidNameError) Unwrap() error { return e.Err }
 
 // Normalize completes a name as it is written in a spec: registry, path and the
 // tag "latest" when it has neither tag nor digest.
 func Normalize(name string) (string, error) {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
-		return "", fmt.Errorf("%w: couldn't parse image name %q: %w", ErrInvalidName, name, err)
+		return "", &InvalidNameError{Name: name, Err: err}
 	}
 	return reference.TagNameOnly(ref).String(), nil
 }
@@ -73,8 +82,10 @@ func Normalize(name string) (string, error) {
 func (m *Manager) State(ctx context.Context, image string) podlife.ImageState {
 	st := podlife.ImageState{Image: image}
 	found, err := m.lookup(ctx, image)
+	var invalid *InvalidNameError
 	switch {
-	case errors.Is(err, ErrInvalidName): // PullImage says so
+	case errors.As(err, &invalid):
+		st.InvalidName = invalid.Error()
 	case err != nil:
 		st.Err = err.Error()
 	case found != nil:
@@ -121,7 +132,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandb
 	asked := time.Now()
 	name, err := Normalize(image)
 	if err != nil {
-		return nil, &podlife.Failure{Reason: "InvalidImageName", Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, errors.Unwrap(err)), Permanent: true}
+		return nil, &podlife.Failure{Reason: "InvalidImageName", Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
 	}
 	ring, missing := m.keyring(ctx, pod)
 	credentials := ring.lookup(name)

@@ -18,7 +18,7 @@ type keyring struct{ keys []key }
 // key is a credential for a registry, or for a part of it.
 type key struct {
 	host, path string // host may hold * in each of its labels
-	auth       cri.AuthConfig
+	auth       *cri.AuthConfig
 }
 
 // dockerAuth is one entry of a docker configuration file.
@@ -50,7 +50,7 @@ func (r *keyring) add(secret *corev1.Secret) error {
 		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
 	}
 	for registry, a := range entries {
-		auth := cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity, RegistryToken: a.Registry}
+		auth := &cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity, RegistryToken: a.Registry}
 		if a.Auth != "" {
 			plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(a.Auth))
 			if err != nil {
@@ -99,7 +99,7 @@ func (r *keyring) lookup(name string) []*cri.AuthConfig {
 	for i := range r.keys {
 		k := &r.keys[i]
 		if hostMatches(k.host, host) && underPath(k.path, repository) {
-			found = append(found, &k.auth)
+			found = append(found, k.auth)
 		}
 	}
 	return found

@@ -107,6 +107,33 @@ func (o *Observer) LogPath(uid types.UID, containerID string) string {
 	return m.containers[containerID].logPath
 }
 
+// RunningID is the id of the running instance of a container at the last look, or empty.
+func (o *Observer) RunningID(uid types.UID, container string) string {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, k := range m.containers {
+		if k.c.Name == container && k.c.State == podlife.ContainerRunning {
+			return id
+		}
+	}
+	return ""
+}
+
+// SandboxID is the id of the newest ready sandbox at the last look, or empty.
+func (o *Observer) SandboxID(uid types.UID) string {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var newest podlife.Sandbox
+	for _, sb := range m.sandboxes {
+		if sb.Ready && (newest.ID == "" || sb.CreatedAt.After(newest.CreatedAt)) {
+			newest = sb
+		}
+	}
+	return newest.ID
+}
+
 func (o *Observer) memory(uid types.UID) *memory {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -35,6 +35,7 @@ type Manager struct {
 // entry is one pod. Its fields are guarded by Manager.mu.
 type entry struct {
 	pod      *corev1.Pod
+	source   string
 	gone     bool // left its source
 	rejected *podlife.Rejection
 	owner    *owner // nil while at rest
@@ -87,16 +88,16 @@ func (m *Manager) take() []*owner {
 	return taken
 }
 
-// Update brings a pod of the source, new or changed.
-func (m *Manager) Update(pod *corev1.Pod) {
+// Update brings a pod of a source, new or changed.
+func (m *Manager) Update(source string, pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.update(pod)
+	m.update(source, pod)
 }
 
-// Sync brings all pods of the source; others that came from it are gone. Pods new
+// Sync brings all pods of a source; others that came from it are gone. Pods new
 // to the manager are taken in the order of their creation (L3.4).
-func (m *Manager) Sync(all []*corev1.Pod) {
+func (m *Manager) Sync(source string, all []*corev1.Pod) {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
@@ -108,12 +109,12 @@ func (m *Manager) Sync(all []*corev1.Pod) {
 		here[pod.UID] = true
 	}
 	for uid, e := range m.entries {
-		if !here[uid] && !e.gone {
+		if e.source == source && !here[uid] && !e.gone {
 			m.remove(uid)
 		}
 	}
 	for _, pod := range all {
-		m.update(pod)
+		m.update(source, pod)
 	}
 }
 
@@ -242,14 +243,14 @@ func (e *entry) view() View {
 }
 
 // update is Update with m.mu held.
-func (m *Manager) update(pod *corev1.Pod) {
+func (m *Manager) update(source string, pod *corev1.Pod) {
 	if m.closed {
 		return
 	}
 	m.cfg.Status.Seen(pod)
 	e := m.entries[pod.UID]
 	if e == nil {
-		e = &entry{pod: pod}
+		e = &entry{pod: pod, source: source}
 		if mayRun(pod) {
 			e.rejected = m.cfg.Admit(pod, m.active())
 		}
@@ -259,7 +260,7 @@ func (m *Manager) update(pod *corev1.Pod) {
 	}
 	deleting := pod.DeletionTimestamp != nil && e.pod.DeletionTimestamp == nil
 	e.pod = pod
-	e.gone = false
+	e.source, e.gone = source, false
 	switch {
 	case e.owner != nil:
 		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })

@@ -1,0 +1,355 @@
+// Package execute carries out the actions that podlife.Step asks for, as calls of
+// the container runtime, of the volume manager and of the API server. The owner of
+// a pod drives it, one call of Do for each action. It must never decide whether an
+// action is wanted, and never retry: a failure is an outcome.
+package execute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/hook"
+	"carob/internal/node/pods"
+	"carob/internal/node/probe"
+	"carob/internal/node/spec"
+	nodestatus "carob/internal/node/status"
+	"carob/internal/runtime"
+)
+
+// Limits of runtime calls (L0.46).
+const (
+	callTimeout    = 2 * time.Minute
+	sandboxTimeout = 4 * time.Minute
+	undoTimeout    = 10 * time.Second
+)
+
+// Volumes are the parts of the volume manager that actions need.
+type Volumes interface {
+	spec.Disk
+	Prepare(ctx context.Context, pod *corev1.Pod) error
+	Remove(ctx context.Context, uid types.UID) error
+}
+
+// Cgroups are the parts of the cgroup manager that actions need.
+type Cgroups interface {
+	Ensure(pod *corev1.Pod) error
+	Remove(ctx context.Context, uid types.UID) error
+	Parent(pod *corev1.Pod) string
+}
+
+// Images pulls and knows images.
+type Images interface {
+	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure)
+	Image(ctx context.Context, image string) (*cri.Image, error)
+}
+
+// Observer are the memories of the observer that actions need.
+type Observer interface {
+	LogPath(uid types.UID, containerID string) string
+	Refresh(uid types.UID, containerID string)
+	RunningID(uid types.UID, container string) string
+}
+
+// Status waits for statuses to be stored.
+type Status interface {
+	Flush(ctx context.Context, uid types.UID) error
+}
+
+// Config is what an Executor works with. All fields but ContainerLogDir are required.
+type Config struct {
+	Runtime  runtime.Runtime
+	Images   Images
+	Volumes  Volumes
+	Cgroups  Cgroups
+	Observer Observer
+	Status   Status
+	Objects  spec.Fetcher
+	Client   corev1client.PodsGetter
+	Node     func() *spec.Node
+	Event    func(*corev1.Pod, podlife.Event)
+	// Owner marks the sandboxes of this agent.
+	OwnerKey, OwnerValue string
+	ContainerLogDir      string // legacy links to container logs (L3.98); empty: none
+}
+
+// Executor implements pods.Executor on a container runtime.
+type Executor struct{ cfg Config }
+
+var _ pods.Executor = (*Executor)(nil)
+
+// New returns an Executor.
+func New(cfg Config) *Executor { return &Executor{cfg: cfg} }
+
+// Do implements pods.Executor.
+func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) pods.Result {
+	switch a := action.(type) {
+	case podlife.PrepareVolumes:
+		return failed(e.prepareVolumes(ctx, pod))
+	case podlife.CreateSandbox:
+		return failed(e.createSandbox(ctx, pod, a))
+	case podlife.PullImage:
+		return e.pullImage(ctx, pod, a)
+	case podlife.StartContainer:
+		return failed(e.startContainer(ctx, pod, a))
+	case podlife.RunProbe:
+		return e.runProbe(ctx, pod, a)
+	case podlife.RunHook:
+		return failed(e.runHook(ctx, pod, a))
+	case podlife.Resize:
+		return failed(e.resize(ctx, pod, a))
+	case podlife.StopContainer:
+		return failed(e.stopContainer(ctx, a))
+	case podlife.RemoveContainer:
+		return failed(e.removeContainer(ctx, pod, a))
+	case podlife.StopSandbox:
+		return failed(e.stopSandbox(ctx, a))
+	case podlife.RemoveSandbox:
+		return failed(e.removeSandbox(ctx, a))
+	case podlife.RemoveVolumes:
+		return failed(e.removeVolumes(ctx, pod))
+	case podlife.DeletePod:
+		return failed(e.deletePod(ctx, pod))
+	default:
+		panic(fmt.Sprintf("execute: action of unknown type %T", action))
+	}
+}
+
+func failed(f *podlife.Failure) pods.Result { return pods.Result{Err: f} }
+
+// failure wraps an error with its reason; nil stays nil.
+func failure(reason string, err error) *podlife.Failure {
+	if err == nil {
+		return nil
+	}
+	return &podlife.Failure{Reason: reason, Message: err.Error()}
+}
+
+// gone says that a runtime does not have the object: what was to be ended has ended.
+func gone(err error) bool { return status.Code(err) == codes.NotFound }
+
+// Forget implements pods.Executor: the pod is gone for good, and its logs go too (L3.156).
+func (e *Executor) Forget(pod *corev1.Pod) {
+	if pod.Namespace == "" || pod.Name == "" {
+		return
+	}
+	_ = os.RemoveAll(spec.PodLogDir(e.cfg.Node().LogRoot, pod))
+}
+
+func (e *Executor) prepareVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
+	if err := e.cfg.Cgroups.Ensure(pod); err != nil {
+		return failure("FailedCreatePodContainer", fmt.Errorf("unable to ensure pod container exists: %w", err)) // L10.21
+	}
+	return failure("", e.cfg.Volumes.Prepare(ctx, pod)) // the volume manager records the event
+}
+
+func (e *Executor) removeVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
+	if err := e.cfg.Volumes.Remove(ctx, pod.UID); err != nil {
+		return failure("", err)
+	}
+	return failure("", e.cfg.Cgroups.Remove(ctx, pod.UID))
+}
+
+// sandboxConfig describes the sandbox of the pod as it was or will be made.
+func (e *Executor) sandboxConfig(pod *corev1.Pod, attempt uint32) (*cri.PodSandboxConfig, []spec.Warning, error) {
+	cfg, warnings, err := spec.SandboxConfig(spec.SandboxInput{
+		Pod: pod, Attempt: attempt, Node: e.cfg.Node(), CgroupParent: e.cfg.Cgroups.Parent(pod),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.Annotations == nil {
+		cfg.Annotations = map[string]string{}
+	}
+	cfg.Annotations[e.cfg.OwnerKey] = e.cfg.OwnerValue
+	return cfg, warnings, nil
+}
+
+func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife.CreateSandbox) *podlife.Failure {
+	cfg, warnings, err := e.sandboxConfig(pod, a.Attempt)
+	if err != nil {
+		return failure("CreatePodSandboxError", err)
+	}
+	for _, w := range warnings {
+		e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: w.Reason, Message: w.Message})
+	}
+	// Volumes are prepared at the same time; the sandbox needs the group too.
+	if err := e.cfg.Cgroups.Ensure(pod); err != nil {
+		return failure("CreatePodSandboxError", err)
+	}
+	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
+		return failure("CreatePodSandboxError", fmt.Errorf("create the log directory of the pod: %w", err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
+	defer cancel()
+	_, err = e.cfg.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: cfg})
+	return failure("CreatePodSandboxError", err)
+}
+
+func (e *Executor) pullImage(ctx context.Context, pod *corev1.Pod, a podlife.PullImage) pods.Result {
+	sandbox, _, err := e.sandboxConfig(pod, 0)
+	if err != nil {
+		sandbox = nil // runtimes use it only to choose a runtime handler
+	}
+	pulled, f := e.cfg.Images.Pull(ctx, pod, a.Image, sandbox)
+	return pods.Result{Err: f, Pulled: pulled}
+}
+
+func (e *Executor) runProbe(ctx context.Context, pod *corev1.Pod, a podlife.RunProbe) pods.Result {
+	c, _ := spec.Find(pod, a.Container)
+	if c == nil {
+		return failed(&podlife.Failure{Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)})
+	}
+	verdict, output := probe.Run(ctx, probe.Target{Runtime: e.cfg.Runtime, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP}, a.Probe)
+	if err := ctx.Err(); err != nil {
+		return failed(&podlife.Failure{Message: err.Error()}) // given up: it has no verdict
+	}
+	return pods.Result{Verdict: verdict, Output: output}
+}
+
+func (e *Executor) runHook(ctx context.Context, pod *corev1.Pod, a podlife.RunHook) *podlife.Failure {
+	c, field := spec.Find(pod, a.Container)
+	if c == nil {
+		return &podlife.Failure{Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
+	}
+	if a.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.Timeout)
+		defer cancel()
+	}
+	return failure(string(a.Kind)+"HookError", hook.Run(ctx, hook.Target{
+		Runtime: e.cfg.Runtime, Pod: pod, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP,
+		Event: func(reason, message string) {
+			e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message, FieldPath: field})
+		},
+	}, a.Handler))
+}
+
+func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize) *podlife.Failure {
+	c, _ := spec.Find(pod, a.Container)
+	if c == nil {
+		return &podlife.Failure{Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
+	}
+	sized := *c
+	sized.Resources = a.Resources
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := e.cfg.Runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{
+		ContainerId: a.ContainerID, Linux: spec.ContainerResources(pod, &sized, e.cfg.Node()),
+	})
+	e.cfg.Observer.Refresh(pod.UID, a.ContainerID)
+	return failure("ResizePodInPlaceError", err)
+}
+
+func (e *Executor) stopContainer(ctx context.Context, a podlife.StopContainer) *podlife.Failure {
+	ctx, cancel := context.WithTimeout(ctx, a.Grace+callTimeout)
+	defer cancel()
+	_, err := e.cfg.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: a.ContainerID, Timeout: wholeSeconds(a.Grace)})
+	if gone(err) {
+		return nil
+	}
+	return failure("KillContainerError", err)
+}
+
+// wholeSeconds rounds up: CRI counts seconds, and a grace is a promise.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podlife.RemoveContainer) *podlife.Failure {
+	log := e.cfg.Observer.LogPath(pod.UID, a.ContainerID)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID}); err != nil && !gone(err) {
+		return failure("RemoveContainerError", err)
+	}
+	if err := e.unlink(pod, a.Container, a.ContainerID); err != nil {
+		return failure("RemoveContainerError", err)
+	}
+	if a.Logs && log != "" {
+		return failure("RemoveContainerError", removeLog(log))
+	}
+	return nil
+}
+
+// removeLog removes a container log with what rotation moved away from it (L3.155, L3.156).
+func removeLog(path string) error {
+	rotated, err := filepath.Glob(escapeGlob(path) + ".*")
+	if err != nil {
+		return fmt.Errorf("list rotated logs of %s: %w", path, err)
+	}
+	var errs []error
+	for _, p := range append(rotated, path) {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// escapeGlob keeps a path from being read as a pattern.
+func escapeGlob(path string) string {
+	var b []byte
+	for _, c := range []byte(path) {
+		switch c {
+		case '*', '?', '[', '\\':
+			b = append(b, '\\')
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}
+
+func (e *Executor) stopSandbox(ctx context.Context, a podlife.StopSandbox) *podlife.Failure {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := e.cfg.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: a.SandboxID})
+	if gone(err) {
+		return nil
+	}
+	return failure("KillPodSandboxError", err)
+}
+
+func (e *Executor) removeSandbox(ctx context.Context, a podlife.RemoveSandbox) *podlife.Failure {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := e.cfg.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: a.SandboxID})
+	if gone(err) {
+		return nil
+	}
+	return failure("", err)
+}
+
+// deletePod deletes the API object once its last status is stored (L7.40).
+func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
+	err := e.cfg.Status.Flush(ctx, pod.UID)
+	if errors.Is(err, nodestatus.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return failure("", err)
+	}
+	now := int64(0)
+	err = e.cfg.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or another pod has the name now
+		return nil
+	}
+	if err != nil {
+		return failure("", fmt.Errorf("delete the pod from the API server: %w", err))
+	}
+	return nil
+}

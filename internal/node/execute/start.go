@@ -1,0 +1,134 @@
+package execute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/spec"
+)
+
+// startContainer creates and starts one instance of a container (L3.85).
+func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlife.StartContainer) *podlife.Failure {
+	c, _ := spec.Find(pod, a.Container)
+	if c == nil {
+		return &podlife.Failure{Reason: "CreateContainerConfigError", Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
+	}
+	image, err := e.image(ctx, a.ImageRef)
+	if err != nil {
+		return failure("CreateContainerConfigError", err)
+	}
+	sandbox, _, err := e.sandboxConfig(pod, 0)
+	if err != nil {
+		return failure("CreateContainerConfigError", err)
+	}
+	cfg, err := spec.Assemble(ctx, spec.ContainerInput{
+		Pod: pod, Container: c, Attempt: a.Attempt, Node: e.cfg.Node(), PodIPs: a.PodIPs, Image: image,
+		TargetID: e.target(pod, a.Container),
+	}, e.cfg.Objects, e.cfg.Volumes)
+	if err != nil {
+		return failure("CreateContainerConfigError", err)
+	}
+	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, filepath.Dir(cfg.LogPath)), 0o755); err != nil {
+		return failure("CreateContainerError", fmt.Errorf("create the log directory of the container: %w", err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	created, err := e.cfg.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId: a.SandboxID, Config: cfg, SandboxConfig: sandbox,
+	})
+	if err != nil {
+		return failure("CreateContainerError", err)
+	}
+	if _, err := e.cfg.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+		if ctx.Err() != nil {
+			e.undo(ctx, created.ContainerId)
+		}
+		f := failure("RunContainerError", err)
+		f.Created = true
+		return f
+	}
+	if err := e.link(pod, a.Container, created.ContainerId, filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
+		e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedToCreateLogLink", Message: err.Error()})
+	}
+	return nil
+}
+
+// undo removes a container whose start was given up, so that nothing is left half made.
+func (e *Executor) undo(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	// What is left when this fails too is seen and removed like any dead container.
+	_, _ = e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
+}
+
+// image is what a configuration must know of the image that was resolved before.
+func (e *Executor) image(ctx context.Context, ref string) (spec.Image, error) {
+	found, err := e.cfg.Images.Image(ctx, ref)
+	if err != nil {
+		return spec.Image{}, fmt.Errorf("inspect image %s: %w", ref, err)
+	}
+	if found == nil {
+		return spec.Image{}, fmt.Errorf("image %s was removed from this machine", ref)
+	}
+	im := spec.Image{Ref: ref, Username: found.Username}
+	if found.Uid != nil {
+		uid := found.Uid.Value
+		im.UID = &uid
+	}
+	return im, nil
+}
+
+// target is the container whose PID namespace an ephemeral container joins (L3.162).
+func (e *Executor) target(pod *corev1.Pod, name string) string {
+	for i := range pod.Spec.EphemeralContainers {
+		ec := &pod.Spec.EphemeralContainers[i]
+		if ec.Name != name || ec.TargetContainerName == "" {
+			continue
+		}
+		if id := e.cfg.Observer.RunningID(pod.UID, ec.TargetContainerName); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// maxLinkName is the longest file name of a legacy log link (L3.98).
+const maxLinkName = 255
+
+func (e *Executor) linkPath(pod *corev1.Pod, container, id string) string {
+	const suffix = ".log"
+	name := fmt.Sprintf("%s_%s_%s-%s", pod.Name, pod.Namespace, container, id)
+	if len(name) > maxLinkName-len(suffix) {
+		name = name[:maxLinkName-len(suffix)]
+	}
+	return filepath.Join(e.cfg.ContainerLogDir, name+suffix)
+}
+
+// link makes the legacy link to a container log.
+func (e *Executor) link(pod *corev1.Pod, container, id, log string) error {
+	if e.cfg.ContainerLogDir == "" {
+		return nil
+	}
+	if err := os.Symlink(log, e.linkPath(pod, container, id)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("link the log of container %s: %w", container, err)
+	}
+	return nil
+}
+
+func (e *Executor) unlink(pod *corev1.Pod, container, id string) error {
+	if e.cfg.ContainerLogDir == "" {
+		return nil
+	}
+	if err := os.Remove(e.linkPath(pod, container, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the log link of container %s: %w", container, err)
+	}
+	return nil
+}

@@ -1,0 +1,384 @@
+// Package object keeps the Node object and the node's lease in the API server up
+// to date: registration, conditions, capacity, images. The agent drives it and
+// says through callbacks how the node is; the package decides nothing about pods
+// and never touches what others own in the object.
+package object
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	goruntime "runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// Config says what the node is.
+type Config struct {
+	Client  kubernetes.Interface
+	Name    string
+	Labels  map[string]string // beside the node's own
+	HostIPs []netip.Addr
+	Machine Machine
+	Version string // of the node agent, as Kubernetes versions look
+	Runtime string // NAME://VERSION
+	PodCIDR string // used when the object has none
+	MaxPods int
+	Port    int // of the agent's HTTPS server; 0: none
+
+	// Problems says why the node is not ready; none: it is. Cheap.
+	Problems func(ctx context.Context) []string
+	Images   func(ctx context.Context) []corev1.ContainerImage
+	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
+	Event    func(eventType, reason, message string)
+}
+
+const (
+	leaseSeconds   = 40 // L0.44
+	renewPeriod    = 10 * time.Second
+	reportPeriod   = 5 * time.Minute
+	retryPeriod    = time.Second
+	imagesReported = 50
+	leaseNamespace = "kube-node-lease"
+)
+
+// Reporter writes the object. Run owns everything but the node and the poke.
+type Reporter struct {
+	cfg  Config
+	node atomic.Pointer[corev1.Node] // newest version seen; never changed
+	poke chan struct{}               // capacity 1
+
+	stored, ready         chan struct{}
+	storedOnce, readyOnce sync.Once
+
+	lease    *coordinationv1.Lease // as stored; nil: unknown
+	reported time.Time             // last status written
+}
+
+// New returns a Reporter; nothing is written before Run.
+func New(cfg Config) *Reporter {
+	return &Reporter{cfg: cfg, poke: make(chan struct{}, 1), stored: make(chan struct{}), ready: make(chan struct{})}
+}
+
+// Registered is closed when the object is in the API server, and Node knows it.
+func (r *Reporter) Registered() <-chan struct{} { return r.stored }
+
+// Ready is closed when the object was stored with Ready true for the first time.
+func (r *Reporter) Ready() <-chan struct{} { return r.ready }
+
+// Node is the object as last seen; nil before it is registered.
+func (r *Reporter) Node() *corev1.Node { return r.node.Load() }
+
+// Seen brings a newer version of the object, from a watch.
+func (r *Reporter) Seen(node *corev1.Node) { r.node.Store(node) }
+
+// Poke has the status looked at again now.
+func (r *Reporter) Poke() {
+	select {
+	case r.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Run registers the node and keeps object and lease current until ctx ends.
+//
+//	registering ──stored──▶ reporting: every 10 s lease and a look, status when it changed or is 5 min old
+func (r *Reporter) Run(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.poke:
+		}
+		next := renewPeriod
+		ready, err := r.report(ctx)
+		if err == nil {
+			err = r.renew(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			log.Info("Reporting the node failed", "err", err)
+			next = retryPeriod
+		case !ready:
+			next = retryPeriod
+		default:
+			r.readyOnce.Do(func() { close(r.ready) })
+		}
+		timer.Reset(next)
+	}
+}
+
+// report writes the object when it must be; it tells whether the node is ready.
+func (r *Reporter) report(ctx context.Context) (bool, error) {
+	now := time.Now()
+	old := r.node.Load()
+	if old == nil {
+		created, err := r.register(ctx, now)
+		if err != nil {
+			return false, err
+		}
+		old = created
+		r.storedOnce.Do(func() { close(r.stored) })
+	}
+	problems := r.cfg.Problems(ctx)
+	ready := len(problems) == 0
+	if !r.due(old, problems, now) {
+		return ready, r.untaint(ctx, ready)
+	}
+	for range 3 {
+		node := old.DeepCopy()
+		r.fill(ctx, node, problems, now)
+		stored, err := r.cfg.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			if old, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
+				continue
+			}
+		}
+		if apierrors.IsNotFound(err) { // deleted under us: register anew
+			r.node.Store(nil)
+			r.lease = nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("write the status of node %s: %w", r.cfg.Name, err)
+		}
+		r.tell(old, stored)
+		r.node.Store(stored)
+		r.reported = now
+		return ready, r.untaint(ctx, ready)
+	}
+	return false, fmt.Errorf("write the status of node %s: others keep changing the object", r.cfg.Name)
+}
+
+// register creates the object, or takes the one that is there.
+func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, error) {
+	nodes := r.cfg.Client.CoreV1().Nodes()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
+	if r.cfg.PodCIDR != "" {
+		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
+	}
+	r.fill(ctx, node, r.cfg.Problems(ctx), now)
+	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
+	if err == nil {
+		r.tell(&corev1.Node{}, stored)
+		r.reported = now
+		r.node.Store(stored)
+		return stored, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("register node %s: %w", r.cfg.Name, err)
+	}
+	if stored, err = nodes.Get(ctx, r.cfg.Name, metav1.GetOptions{}); err != nil {
+		return nil, fmt.Errorf("read node %s: %w", r.cfg.Name, err)
+	}
+	if boot := stored.Status.NodeInfo.BootID; boot != "" && boot != r.cfg.Machine.Info.BootID { // L7.80
+		r.cfg.Event(corev1.EventTypeWarning, "Rebooted", fmt.Sprintf("Node %s has been rebooted, boot id: %s", r.cfg.Name, r.cfg.Machine.Info.BootID))
+	}
+	wanted := stored.DeepCopy()
+	if wanted.Labels == nil {
+		wanted.Labels = map[string]string{}
+	}
+	maps.Copy(wanted.Labels, r.labels())
+	if wanted.Spec.PodCIDR == "" && r.cfg.PodCIDR != "" {
+		wanted.Spec.PodCIDR, wanted.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
+	}
+	if !equality.Semantic.DeepEqual(stored, wanted) {
+		if stored, err = nodes.Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+			return nil, fmt.Errorf("update the labels of node %s: %w", r.cfg.Name, err)
+		}
+	}
+	r.node.Store(stored)
+	return stored, nil
+}
+
+func (r *Reporter) labels() map[string]string {
+	l := map[string]string{
+		corev1.LabelHostname:      r.cfg.Name,
+		corev1.LabelOSStable:      goruntime.GOOS,
+		corev1.LabelArchStable:    goruntime.GOARCH,
+		"beta.kubernetes.io/os":   goruntime.GOOS,
+		"beta.kubernetes.io/arch": goruntime.GOARCH,
+	}
+	maps.Copy(l, r.cfg.Labels)
+	return l
+}
+
+// due says whether the status must be written now.
+func (r *Reporter) due(node *corev1.Node, problems []string, now time.Time) bool {
+	if now.Sub(r.reported) >= reportPeriod {
+		return true
+	}
+	want := readyCondition(problems)
+	have := condition(node, corev1.NodeReady)
+	return have == nil || have.Status != want.Status || have.Message != want.Message
+}
+
+// fill sets everything of the status that the agent owns.
+func (r *Reporter) fill(ctx context.Context, node *corev1.Node, problems []string, now time.Time) {
+	s := &node.Status
+	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
+	s.Capacity, s.Allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
+	s.Capacity[corev1.ResourcePods], s.Allocatable[corev1.ResourcePods] = pods, pods
+	s.NodeInfo = r.cfg.Machine.Info
+	s.NodeInfo.KubeletVersion = r.cfg.Version
+	s.NodeInfo.ContainerRuntimeVersion = r.cfg.Runtime
+	s.DaemonEndpoints.KubeletEndpoint.Port = int32(r.cfg.Port)
+	s.Addresses = nil
+	for _, ip := range r.cfg.HostIPs {
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: r.cfg.Name})
+	s.Images = r.cfg.Images(ctx)
+	if len(s.Images) > imagesReported {
+		s.Images = s.Images[:imagesReported]
+	}
+	s.Features, s.RuntimeHandlers = r.cfg.Features()
+	for _, c := range []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		readyCondition(problems),
+	} {
+		setCondition(node, c, now)
+	}
+}
+
+// readyCondition is the agent's own verdict (L7.164a).
+func readyCondition(problems []string) corev1.NodeCondition {
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	switch len(problems) {
+	case 0:
+	case 1:
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "KubeletNotReady", problems[0]
+	default:
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "KubeletNotReady", "["+strings.Join(problems, ", ")+"]"
+	}
+	return c
+}
+
+func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == kind {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func setCondition(node *corev1.Node, c corev1.NodeCondition, now time.Time) {
+	c.LastHeartbeatTime = metav1.NewTime(now)
+	c.LastTransitionTime = c.LastHeartbeatTime
+	old := condition(node, c.Type)
+	if old == nil {
+		node.Status.Conditions = append(node.Status.Conditions, c)
+		return
+	}
+	if old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	*old = c
+}
+
+// tell records events for conditions that changed (L10.71).
+func (r *Reporter) tell(old, stored *corev1.Node) {
+	names := map[corev1.NodeConditionType]map[corev1.ConditionStatus]string{
+		corev1.NodeReady:          {corev1.ConditionTrue: "NodeReady", corev1.ConditionFalse: "NodeNotReady"},
+		corev1.NodeMemoryPressure: {corev1.ConditionTrue: "NodeHasInsufficientMemory", corev1.ConditionFalse: "NodeHasSufficientMemory"},
+		corev1.NodeDiskPressure:   {corev1.ConditionTrue: "NodeHasDiskPressure", corev1.ConditionFalse: "NodeHasNoDiskPressure"},
+		corev1.NodePIDPressure:    {corev1.ConditionTrue: "NodeHasInsufficientPID", corev1.ConditionFalse: "NodeHasSufficientPID"},
+	}
+	for i := range stored.Status.Conditions {
+		c := &stored.Status.Conditions[i]
+		reason := names[c.Type][c.Status]
+		if was := condition(old, c.Type); reason == "" || (was != nil && was.Status == c.Status) {
+			continue
+		}
+		r.cfg.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", r.cfg.Name, reason))
+	}
+}
+
+// untaint takes off the taint that a node has from its registration until it is
+// ready (L7.162), without waiting for a controller to notice.
+func (r *Reporter) untaint(ctx context.Context, ready bool) error {
+	node := r.node.Load()
+	if !ready || node == nil {
+		return nil
+	}
+	var keep []corev1.Taint
+	for _, t := range node.Spec.Taints {
+		if t.Key != corev1.TaintNodeNotReady {
+			keep = append(keep, t)
+		}
+	}
+	if len(keep) == len(node.Spec.Taints) {
+		return nil
+	}
+	node = node.DeepCopy()
+	node.Spec.Taints = keep
+	stored, err := r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+	if apierrors.IsConflict(err) {
+		stored, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
+		if err == nil {
+			r.Poke()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("take the taint %s off node %s: %w", corev1.TaintNodeNotReady, r.cfg.Name, err)
+	}
+	r.node.Store(stored)
+	return nil
+}
+
+// renew writes the lease.
+func (r *Reporter) renew(ctx context.Context) error {
+	if r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < renewPeriod-time.Second {
+		return nil
+	}
+	leases := r.cfg.Client.CoordinationV1().Leases(leaseNamespace)
+	now := metav1.NewMicroTime(time.Now())
+	seconds := int32(leaseSeconds)
+	write := func(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+		l = l.DeepCopy()
+		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now
+		if node := r.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
+			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+		}
+		if l.ResourceVersion == "" {
+			return leases.Create(ctx, l, metav1.CreateOptions{})
+		}
+		return leases.Update(ctx, l, metav1.UpdateOptions{})
+	}
+	old := r.lease
+	if old == nil {
+		old = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Namespace: leaseNamespace}}
+	}
+	stored, err := write(old)
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		if old, err = leases.Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
+			stored, err = write(old)
+		}
+	}
+	if err != nil {
+		r.lease = nil
+		return fmt.Errorf("renew the lease of node %s: %w", r.cfg.Name, err)
+	}
+	r.lease = stored
+	return nil
+}
