@@ -99,6 +99,9 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			m.event(corev1.EventTypeWarning, reason, text, "")
 		}
 	case opStop, opStopSandbox:
+		if m.s.Life == Syncing && m.sandbox != nil {
+			return // the kill of one container is not the pod's
+		}
 		m.event(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+o.Err.Message, "")
 	}
 }
@@ -119,7 +122,7 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 		c.mem.Waiting = waiting{}
 		m.normal(c, "Started", "Container started")
 		if h := c.spec.Lifecycle; h != nil && h.PostStart != nil && c.running() && c.newest.Attempt == f.Attempt {
-			c.mem.PostStart = hookRun{ContainerID: c.newest.ID}
+			c.mem.PostStart = hookRun{ContainerID: c.newest.ID, Stage: hookDue}
 		}
 		return
 	}
@@ -142,10 +145,11 @@ func (m *machine) absorbPostStart(f flight, o *Outcome) {
 	if c == nil || c.mem.PostStart.ContainerID != f.Detail {
 		return
 	}
-	c.mem.PostStart = hookRun{}
 	if o.Err == nil || !c.running() || c.newest.ID != f.Detail {
+		c.mem.PostStart = hookRun{}
 		return
 	}
+	c.mem.PostStart.Stage = hookFailed
 	c.mem.Waiting = waiting{Reason: "PostStartHookError", Message: o.Err.Message, At: o.At}
 	m.warning(c, "FailedPostStartHook", "PostStartHook failed")
 	if m.s.Life == Syncing {
@@ -160,11 +164,11 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 		return
 	}
 	image := f.Detail
+	if c.spec.Image != image {
+		return // the spec moved on
+	}
 	if o.Err == nil {
 		m.forgetImage(image)
-		if c.spec.Image != image {
-			return // the spec moved on
-		}
 		p := Pulled{}
 		if o.Pulled != nil {
 			p = *o.Pulled

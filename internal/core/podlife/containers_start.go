@@ -7,13 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sync works towards the spec. It returns true when the pod has nothing left to
-// do and must end (L3.63, L3.69, L3.73e).
+// sync works towards the spec. When the pod has nothing left to do and must end,
+// it returns why (L3.63, L3.69, L3.73e).
 //
 // Containers progress independently: an image that is slow or missing holds back
 // only its own container. Starts themselves happen one after the other in spec
 // order, and a postStart hook holds back the containers after it (L3.56).
-func (m *machine) sync() (over bool) {
+func (m *machine) sync() (over string) {
 	m.prepareVolumes()
 	if m.sandbox == nil {
 		return m.makeSandbox()
@@ -22,8 +22,8 @@ func (m *machine) sync() (over bool) {
 	m.succeeded(opCreateSandbox, "")
 	m.killUnwanted()
 	initialized, failed := m.initialize()
-	if failed {
-		return true
+	if failed != "" {
+		return "init container " + failed + " failed"
 	}
 	for i := range m.slots {
 		if c := &m.slots[i]; c.class == ephemeral {
@@ -35,7 +35,10 @@ func (m *machine) sync() (over bool) {
 	}
 	m.advanceStops(false)
 	m.advancePostStart()
-	return m.over()
+	if m.over() {
+		return "all containers have ended for good"
+	}
+	return ""
 }
 
 // prepareVolumes sets up volumes, directories and cgroup (L3.50 steps 5–8).
@@ -122,7 +125,7 @@ func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
 		return true
 	}
 	if c.running() {
-		return c.mem.PostStart.ContainerID == c.newest.ID
+		return c.mem.PostStart.ContainerID == c.newest.ID && c.mem.PostStart.Stage != hookFailed
 	}
 	if !m.due(c) || c.newest != nil && c.newest.State == ContainerUnknown {
 		return false
@@ -168,13 +171,18 @@ func (m *machine) advancePostStart() {
 		if h.ContainerID == "" {
 			continue
 		}
-		if !c.running() || c.newest.ID != h.ContainerID || m.stopOf(h.ContainerID) != nil {
+		if !c.running() || c.newest.ID != h.ContainerID {
 			m.cancel(m.inFlight(opPostStart, c.spec.Name))
 			*h = hookRun{}
 			continue
 		}
-		if !h.Running {
-			h.Running = true
+		if m.stopOf(h.ContainerID) != nil {
+			m.cancel(m.inFlight(opPostStart, c.spec.Name))
+			h.Stage = hookFailed
+			continue
+		}
+		if h.Stage == hookDue {
+			h.Stage = hookRunning
 			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart, Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
 				flight{Op: opPostStart, Object: c.spec.Name, Detail: h.ContainerID}, "container started")
 		}

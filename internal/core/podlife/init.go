@@ -6,8 +6,9 @@ package podlife
 // The list is walked by one mark: the last init container that has been begun in
 // this sandbox. What stands before it is done, except sidecars, which are
 // restarted whenever they end; what stands after it is started when the one at
-// the mark has ended well, or, if it is a sidecar, has started.
-func (m *machine) initialize() (initialized, failed bool) {
+// the mark has ended well, or, if it is a sidecar, has started. failed names an
+// init container that failed for good.
+func (m *machine) initialize() (initialized bool, failed string) {
 	inits := 0
 	mark := -1
 	for i := range m.slots {
@@ -30,24 +31,24 @@ func (m *machine) initialize() (initialized, failed bool) {
 		}
 	}
 	if initialized || inits == 0 {
-		return true, false
+		return true, ""
 	}
 	next := mark + 1
 	if mark >= 0 {
 		c := &m.slots[mark]
 		switch done, lost := m.initDone(c); {
 		case lost:
-			return false, true
+			return false, c.spec.Name
 		case !done:
 			m.start(c, false, "")
-			return false, false
+			return false, ""
 		}
 	}
 	if next == inits {
-		return true, false
+		return true, ""
 	}
 	m.start(&m.slots[next], false, "")
-	return false, false
+	return false, ""
 }
 
 // initDone reports whether the init container at the mark lets the next one

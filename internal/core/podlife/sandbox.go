@@ -44,33 +44,33 @@ func (m *machine) findSandbox() {
 }
 
 // makeSandbox works towards a sandbox that can be used: it ends what is left of
-// the old ones and creates a new one. over says that none is worth making (L3.63).
-func (m *machine) makeSandbox() (over bool) {
+// the old ones and creates a new one. over says why none is worth making (L3.63).
+func (m *machine) makeSandbox() (over string) {
 	old := m.in.Observed.Sandboxes
 	if f := m.inFlight(opCreateSandbox, ""); f != nil {
 		m.waitFor(f, "sandbox", "")
-		return false
+		return ""
 	}
 	if m.nothingLeftToRun() {
-		return true
+		return "nothing is left to run in a new sandbox: " + m.sandboxProblem
 	}
 	if len(old) > 0 && !m.endSandboxes() {
-		return false
+		return ""
 	}
 	if !m.in.Observed.Volumes.Mounted {
-		return false
+		return ""
 	}
 	if p := m.in.Node.NetworkProblem; p != "" && !m.pod.Spec.HostNetwork {
-		if m.s.Network != p {
-			m.s.Network = p
+		if m.s.Network.Message != p {
+			m.s.Network = waiting{Message: p, At: m.now}
 			m.event(corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+p, "")
 		}
-		m.out.Waits = append(m.out.Waits, Wait{For: "network", Since: m.now, LastErr: p})
-		return false
+		m.out.Waits = append(m.out.Waits, Wait{For: "network", Since: m.s.Network.At, LastErr: p})
+		return ""
 	}
-	m.s.Network = ""
+	m.s.Network = waiting{}
 	if !m.mayTry(opCreateSandbox, "", "sandbox", "") {
-		return false
+		return ""
 	}
 	var attempt uint32
 	cause := "the pod has no sandbox"
@@ -80,7 +80,7 @@ func (m *machine) makeSandbox() (over bool) {
 	}
 	m.begin(CreateSandbox{Attempt: attempt}, flight{Op: opCreateSandbox}, cause)
 	m.waitFor(m.inFlight(opCreateSandbox, ""), "sandbox", "")
-	return false
+	return ""
 }
 
 // nothingLeftToRun reports that a new sandbox would have no use: a pod that never

@@ -1,9 +1,9 @@
 package podlife
 
 import (
-	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,11 +13,11 @@ import (
 // what the spec says: of name and image only (L3.66). The node agent writes it
 // into the container's annotations and hands it back as Container.Hash.
 func DefinitionHash(name, image string) string {
+	b := strconv.AppendQuote(make([]byte, 0, len(name)+len(image)+8), name)
+	b = strconv.AppendQuote(append(b, ' '), image)
 	h := fnv.New32a()
-	h.Write([]byte(name))
-	h.Write([]byte{0})
-	h.Write([]byte(image))
-	return fmt.Sprintf("%x", h.Sum32())
+	h.Write(b)
+	return strconv.FormatUint(uint64(h.Sum32()), 16)
 }
 
 // class is the role of a container in its pod.

@@ -21,7 +21,7 @@ type State struct {
 	Stops      []stopping
 	Stopped    []string // sandboxes that StopSandbox ended; removed ones are forgotten
 	Replaced   string   // sandbox whose replacement was announced (L3.62)
-	Network    string   // the network problem already reported (L3.50 step 3)
+	Network    waiting  // the network problem already reported (L3.50 step 3)
 	PodIPs     []string // of the newest sandbox that had any (L7.27)
 	End        ending
 	Resources  podResources
@@ -94,11 +94,20 @@ type waiting struct {
 
 // hookRun is the stage of a postStart hook.
 //
-//	(none) ──start succeeded──▶ due ──begun──▶ running ──outcome──▶ (none)
+//	(none) ──start succeeded──▶ due ──begun──▶ running ──success──▶ (none)
+//	                                              └──failure, kill──▶ failed ──exit──▶ (none)
 type hookRun struct {
 	ContainerID string
-	Running     bool
+	Stage       hookStage
 }
+
+type hookStage string
+
+const (
+	hookDue     hookStage = "due"
+	hookRunning hookStage = "running"
+	hookFailed  hookStage = "failed" // the container is being killed
+)
 
 // imageMemory is the pull back-off of one image of the pod (L3.113).
 type imageMemory struct {
@@ -120,6 +129,8 @@ type ending struct {
 	Message  string
 	Disrupt  *corev1.PodCondition // our own copy
 	Evicted  bool                 // dead containers go at once (L7.153)
+	Stopped  bool                 // by Input.Stop
+	Late     bool                 // that it takes too long was told (L7.18)
 	Rejected bool
 	Deleted  bool // the API object was deleted by us
 }

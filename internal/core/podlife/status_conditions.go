@@ -80,6 +80,9 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}
 	if m.sandbox == nil {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
+		if old := condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status && terminal(m.s.Last.Phase) {
+			c.Message = old.Message // cleaning up after the pod is no news
+		}
 	}
 	return c
 }

@@ -18,8 +18,10 @@ func Step(s State, in Input) (State, Output) {
 	if m.s.Life == Syncing {
 		m.lookForEnd()
 	}
-	if m.s.Life == Syncing && m.sync() {
-		m.end(ending{Cause: "all containers have ended for good"})
+	if m.s.Life == Syncing {
+		if cause := m.sync(); cause != "" {
+			m.end(ending{Cause: cause})
+		}
 	}
 	if m.s.Life == Terminating {
 		m.terminate()

@@ -20,7 +20,7 @@ func (m *machine) lookForEnd() {
 		m.end(ending{Cause: "the pod was deleted"})
 	case m.in.Stop != nil:
 		e := ending{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
-			Evicted: m.in.Stop.Reason == "Evicted"}
+			Stopped: true, Evicted: m.in.Stop.Reason == "Evicted"}
 		if c := m.in.Stop.Condition; c != nil {
 			e.Disrupt = c.DeepCopy()
 		}
@@ -95,13 +95,26 @@ func (m *machine) terminate() {
 		}
 	}
 	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
-	if m.stopAll(end.Cause, left, end.NoHooks) || busy {
-		return
-	}
-	if !m.stopSandboxes(end.Cause) {
+	if m.stopAll(end.Cause, left, end.NoHooks) || busy || !m.stopSandboxes(end.Cause) {
+		m.tellLate()
 		return
 	}
 	m.s.Life = Terminated
+}
+
+// tellLate says once that a pod the node wants to end takes too long (L7.18).
+func (m *machine) tellLate() {
+	end := &m.s.End
+	if !end.Stopped || end.Late {
+		return
+	}
+	late := end.Since.Add(max(10*time.Second, end.Grace*3/2))
+	if m.now.Before(late) {
+		m.wake(late)
+		return
+	}
+	end.Late = true
+	m.event(corev1.EventTypeWarning, "ExceededGracePeriod", "Container runtime did not kill the pod within specified grace period.", "")
 }
 
 // cleanUp removes what the ended pod leaves behind: volumes, directories and

@@ -1,0 +1,556 @@
+package podlife
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestTranscripts runs the stories in testdata: each command changes the world,
+// Step looks, and what it decided is printed. Rewrite them with -rewrite, and
+// commit only a diff that you understand.
+//
+//	pod                      a YAML manifest: creates or updates the pod
+//	node KEY=VALUE…          network, backoff-max, image (present on the machine)
+//	ok KEY… [code=N] [ip=A]  the actions end well, with their effect on the world
+//	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
+//	fail KEY [reason=R] [created] [permanent]   the body is the message
+//	probe NAME TYPE VERDICT  a probe run in flight ends; the body is its output
+//	exit NAME CODE [reason]  a container ends by itself; vanish NAME: the runtime forgets it
+//	sandbox-dies             the newest sandbox is not ready any more
+//	advance DURATION         time passes; Step is called at each Wake
+//	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
+//	crash, reboot            the agent starts again with nothing but status and runtime
+//	status                   the whole status as YAML
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := newWorld(t)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			w.t = t
+			return w.command(d)
+		})
+	})
+}
+
+var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// world is a runtime, an API server and a clock, moved by hand.
+type world struct {
+	t       *testing.T
+	in      Input
+	state   State
+	flying  []Action
+	shown   []string // summary of the status last printed
+	wake    time.Time
+	sb      strings.Builder
+	quiet   bool
+	present map[string]bool
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, present: map[string]bool{}, in: Input{Now: begin, Node: Node{
+		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin.Add(-time.Hour)}}}
+}
+
+func (w *world) command(d *datadriven.TestData) string {
+	w.sb.Reset()
+	has := func(key string) bool { return d.HasArg(key) }
+	arg := func(key string) string {
+		return value(d, key)
+	}
+	switch d.Cmd {
+	case "pod":
+		w.apply(d.Input)
+	case "node":
+		if has("network") {
+			w.in.Node.NetworkProblem = d.Input
+		}
+		if v := arg("backoff-max"); v != "" {
+			w.in.Node.CrashBackoffMax = w.duration(v)
+		}
+		if v := arg("image"); v != "" {
+			w.present[v] = true
+		}
+		w.images()
+	case "ok":
+		for _, a := range d.CmdArgs {
+			if len(a.Vals) == 0 {
+				w.succeed(Key(a.Key), d)
+			}
+		}
+	case "settle":
+		w.settle(strings.Split(arg("except"), ","))
+		return w.sb.String()
+	case "fail":
+		key := Key(d.CmdArgs[0].Key)
+		a := w.land(key)
+		f := &Failure{Reason: arg("reason"), Message: d.Input, Created: has("created"), Permanent: has("permanent")}
+		if s, ok := a.(StartContainer); ok && f.Created {
+			w.create(s).State = ContainerCreated
+			if has("exited") {
+				c := &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
+				c.State, c.ExitCode, c.Reason, c.Message, c.FinishedAt = ContainerExited, 128, "StartError", d.Input, w.in.Now
+			}
+		}
+		w.in.Done = append(w.in.Done, Outcome{Key: key, At: w.in.Now, Err: f})
+	case "probe":
+		w.probe(d.CmdArgs[0].Key, ProbeType(d.CmdArgs[1].Key), ProbeVerdict(d.CmdArgs[2].Key), d.Input)
+	case "exit":
+		code, err := strconv.Atoi(d.CmdArgs[1].Key)
+		if err != nil {
+			d.Fatalf(w.t, "%v", err)
+		}
+		reason := ""
+		if len(d.CmdArgs) > 2 {
+			reason = d.CmdArgs[2].Key
+		}
+		w.exit(w.running(d.CmdArgs[0].Key), int32(code), reason)
+	case "vanish":
+		w.in.Observed.Containers = slices.DeleteFunc(slices.Clone(w.in.Observed.Containers), func(c Container) bool { return c.Name == d.CmdArgs[0].Key })
+	case "unknown":
+		w.running(d.CmdArgs[0].Key).State = ContainerUnknown
+	case "sandbox-dies":
+		w.in.Observed.Sandboxes[0].Ready = false
+		w.in.Observed.Sandboxes[0].IPs = nil
+	case "advance":
+		w.advance(w.duration(d.CmdArgs[0].Key))
+		return w.sb.String()
+	case "delete":
+		w.delete(arg("grace"))
+	case "gone":
+		w.in.Gone = true
+	case "reject":
+		w.in.Reject = &Rejection{Reason: arg("reason"), Message: d.Input}
+	case "stop":
+		s := &Stop{Reason: arg("reason"), Message: d.Input}
+		if has("condition") {
+			s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", Message: d.Input}
+		}
+		if g := arg("grace"); g != "" {
+			v := w.duration(g)
+			s.Grace = &v
+		}
+		w.in.Stop = s
+	case "condition": // somebody else writes a condition
+		p := w.in.Pod.DeepCopy()
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodConditionType(d.CmdArgs[0].Key), Status: corev1.ConditionStatus(d.CmdArgs[1].Key)})
+		w.in.Pod = p
+	case "crash":
+		w.crash()
+	case "reboot":
+		for i := range w.in.Observed.Sandboxes {
+			w.in.Observed.Sandboxes[i].Ready, w.in.Observed.Sandboxes[i].IPs = false, nil
+		}
+		for i := range w.in.Observed.Containers {
+			if c := &w.in.Observed.Containers[i]; c.State == ContainerRunning {
+				w.exit(c, 255, "Unknown")
+			}
+		}
+		w.in.Observed.Volumes.Mounted = false
+		w.in.Node.BootID = "boot-2"
+		w.crash()
+	case "status":
+		return w.yaml()
+	default:
+		d.Fatalf(w.t, "unknown command %q", d.Cmd)
+	}
+	w.step("")
+	return w.sb.String()
+}
+
+// value is the value of KEY=VALUE, or "".
+func value(d *datadriven.TestData, key string) string {
+	if d == nil {
+		return ""
+	}
+	for _, a := range d.CmdArgs {
+		if a.Key == key {
+			return strings.Join(a.Vals, " ")
+		}
+	}
+	return ""
+}
+
+func (w *world) apply(manifest string) {
+	var p corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(manifest), &p); err != nil {
+		w.t.Fatal(err)
+	}
+	if p.Namespace == "" {
+		p.Namespace = "default"
+	}
+	p.UID = "uid-1"
+	p.Generation = 1
+	if p.Spec.RestartPolicy == "" {
+		p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		g := int64(30)
+		p.Spec.TerminationGracePeriodSeconds = &g
+	}
+	if w.in.Pod != nil {
+		p.Generation = w.in.Pod.Generation + 1
+		p.Status = w.in.Pod.Status
+	}
+	w.in.Pod = &p
+	w.images()
+}
+
+func (w *world) images() {
+	if w.in.Pod == nil {
+		return
+	}
+	var l []ImageState
+	add := func(image string) {
+		ref := ""
+		if w.present[image] {
+			ref = "sha256:" + image
+		}
+		l = append(l, ImageState{Image: image, Ref: ref})
+	}
+	for _, c := range w.in.Pod.Spec.InitContainers {
+		add(c.Image)
+	}
+	for _, c := range w.in.Pod.Spec.Containers {
+		add(c.Image)
+	}
+	for _, c := range w.in.Pod.Spec.EphemeralContainers {
+		add(c.Image)
+	}
+	w.in.Observed.Images = l
+}
+
+func (w *world) delete(grace string) {
+	p := w.in.Pod.DeepCopy()
+	g := *p.Spec.TerminationGracePeriodSeconds
+	if grace != "" {
+		g, _ = strconv.ParseInt(grace, 10, 64)
+	}
+	now := metav1.NewTime(w.in.Now.Add(time.Duration(g) * time.Second))
+	if p.DeletionTimestamp == nil {
+		p.Generation++
+	}
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &g
+	w.in.Pod = p
+}
+
+func (w *world) crash() {
+	w.flying, w.in.Done, w.in.Probes = nil, nil, nil
+	w.in.Node.AgentStarted = w.in.Now
+	w.in.Stop = nil
+	w.state = Recover(w.in.Pod, w.in.Observed)
+}
+
+// land takes an action out of flight.
+func (w *world) land(k Key) Action {
+	for i, a := range w.flying {
+		if a.Key() == k {
+			w.flying = slices.Delete(w.flying, i, i+1)
+			return a
+		}
+	}
+	w.t.Fatalf("%s is not in flight: %v", k, w.keys())
+	return nil
+}
+
+func (w *world) keys() []Key {
+	var l []Key
+	for _, a := range w.flying {
+		l = append(l, a.Key())
+	}
+	return l
+}
+
+func (w *world) running(name string) *Container {
+	for i := len(w.in.Observed.Containers) - 1; i >= 0; i-- {
+		if c := &w.in.Observed.Containers[i]; c.Name == name && c.State == ContainerRunning {
+			return c
+		}
+	}
+	w.t.Fatalf("%s does not run", name)
+	return nil
+}
+
+func (w *world) exit(c *Container, code int32, reason string) {
+	if reason == "" {
+		reason = "Completed"
+		if code != 0 {
+			reason = "Error"
+		}
+	}
+	c.State, c.ExitCode, c.Reason, c.FinishedAt = ContainerExited, code, reason, w.in.Now
+}
+
+func (w *world) create(a StartContainer) *Container {
+	image := ""
+	for _, l := range [][]corev1.Container{w.in.Pod.Spec.InitContainers, w.in.Pod.Spec.Containers} {
+		for _, c := range l {
+			if c.Name == a.Container {
+				image = c.Image
+			}
+		}
+	}
+	w.in.Observed.Containers = append(slices.Clone(w.in.Observed.Containers), Container{
+		ID: fmt.Sprintf("%s-%d", a.Container, a.Attempt), Name: a.Container, Attempt: a.Attempt, SandboxID: a.SandboxID,
+		State: ContainerRunning, CreatedAt: w.in.Now, StartedAt: w.in.Now, Image: image, ImageRef: a.ImageRef,
+		Hash: DefinitionHash(a.Container, image)})
+	return &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
+}
+
+// succeed ends an action well.
+func (w *world) succeed(k Key, d *datadriven.TestData) {
+	o := Outcome{Key: k, At: w.in.Now}
+	obs := &w.in.Observed
+	switch a := w.land(k).(type) {
+	case PrepareVolumes:
+		obs.Volumes = VolumeState{Mounted: true, Present: true}
+	case CreateSandbox:
+		s := Sandbox{ID: fmt.Sprintf("sb%d", a.Attempt), Attempt: a.Attempt, CreatedAt: w.in.Now, Ready: true, HostNetwork: w.in.Pod.Spec.HostNetwork}
+		if !s.HostNetwork {
+			s.IPs = []string{fmt.Sprintf("10.0.0.%d", 5+a.Attempt)}
+		}
+		obs.Sandboxes = append([]Sandbox{s}, obs.Sandboxes...)
+	case PullImage:
+		o.Pulled = &Pulled{Ref: "sha256:" + a.Image, Size: 1234567, Took: 1500 * time.Millisecond, Waited: 2 * time.Second}
+		w.present[a.Image] = true
+		w.images()
+	case StartContainer:
+		w.create(a)
+	case StopContainer:
+		code, _ := strconv.Atoi(value(d, "code"))
+		for i := range obs.Containers {
+			if c := &obs.Containers[i]; c.ID == a.ContainerID && mayRun(c) {
+				w.exit(c, int32(code), "")
+			}
+		}
+	case RemoveContainer:
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.ID == a.ContainerID })
+	case StopSandbox:
+		for i := range obs.Sandboxes {
+			if obs.Sandboxes[i].ID == a.SandboxID {
+				obs.Sandboxes[i].Ready, obs.Sandboxes[i].IPs = false, nil
+			}
+		}
+	case RemoveSandbox:
+		obs.Sandboxes = slices.DeleteFunc(slices.Clone(obs.Sandboxes), func(s Sandbox) bool { return s.ID == a.SandboxID })
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.SandboxID == a.SandboxID })
+	case RemoveVolumes:
+		obs.Volumes = VolumeState{}
+	}
+	w.in.Done = append(w.in.Done, o)
+}
+
+func (w *world) settle(except []string) {
+	for range 100 {
+		var next []Key
+		for _, a := range w.flying {
+			if _, probe := a.(RunProbe); !probe && !slices.Contains(except, string(a.Key())) {
+				next = append(next, a.Key())
+			}
+		}
+		if len(next) == 0 {
+			return
+		}
+		fmt.Fprintf(&w.sb, "-- %s ok\n", next[0])
+		w.succeed(next[0], nil)
+		w.step("")
+	}
+	w.t.Fatal("never settles")
+}
+
+func (w *world) probe(name string, typ ProbeType, v ProbeVerdict, output string) {
+	for _, a := range w.flying {
+		if p, ok := a.(RunProbe); ok && p.Container == name && p.Type == typ {
+			w.land(p.Key())
+			w.in.Probes = append(w.in.Probes, ProbeResult{Key: p.Key(), Container: name, ContainerID: p.ContainerID, Type: typ, At: w.in.Now, Verdict: v, Output: output})
+			return
+		}
+	}
+	w.t.Fatalf("no %s probe of %s is in flight: %v", typ, name, w.keys())
+}
+
+// advance moves the clock and steps at each Wake on the way.
+func (w *world) advance(d time.Duration) {
+	end := w.in.Now.Add(d)
+	for range 1000 {
+		if w.wake.IsZero() || w.wake.After(end) {
+			w.in.Now = end
+			return
+		}
+		w.in.Now = w.wake
+		w.step(fmt.Sprintf("-- at %s\n", w.at(w.in.Now)))
+	}
+	w.t.Fatal("wakes without end")
+}
+
+// step calls Step, checks what must hold of every call, and prints what it decided.
+func (w *world) step(title string) {
+	w.t.Helper()
+	before, err := json.Marshal(w.state)
+	if err != nil {
+		w.t.Fatalf("state is not serialisable: %v", err)
+	}
+	next, out := Step(w.state, w.in)
+	if after, _ := json.Marshal(w.state); string(after) != string(before) {
+		w.t.Fatalf("Step changed its argument:\n%s", cmp.Diff(string(before), string(after)))
+	}
+	var restored State
+	if err := json.Unmarshal(before, &restored); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, again := Step(restored, w.in); print(again) != print(out) {
+		w.t.Fatalf("a restored state decides differently:\n%s", cmp.Diff(print(out), print(again)))
+	}
+	quiet := w.in
+	quiet.Done, quiet.Probes = nil, nil
+	if _, again := Step(next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
+		w.t.Fatalf("Step again decides more: %s", print(again))
+	}
+	if !out.Wake.IsZero() && !out.Wake.After(w.in.Now) {
+		w.t.Fatalf("wake %v is not after now", out.Wake)
+	}
+	w.state = next
+	w.in.Done, w.in.Probes = nil, nil
+	p := w.in.Pod.DeepCopy()
+	p.Status = out.Status
+	w.in.Pod = p
+	w.wake = out.Wake
+
+	var b strings.Builder
+	for _, k := range out.Cancel {
+		fmt.Fprintf(&b, "cancel %s\n", k)
+		w.land(k)
+		w.in.Done = append(w.in.Done, Outcome{Key: k, At: w.in.Now, Err: &Failure{Reason: Aborted, Message: "aborted"}})
+	}
+	for _, x := range out.Begin {
+		fmt.Fprintf(&b, "begin %s%s -- %s\n", x.Action.Key(), details(x.Action), x.Cause)
+		w.flying = append(w.flying, x.Action)
+	}
+	for _, e := range out.Events {
+		fmt.Fprintf(&b, "event %s %s: %s %s\n", e.Type, e.Reason, e.Message, e.FieldPath)
+	}
+	now := summary(&out, w.at)
+	for _, l := range now {
+		if !slices.Contains(w.shown, l) {
+			fmt.Fprintf(&b, "  %s\n", l)
+		}
+	}
+	w.shown = now
+	if b.Len() > 0 {
+		w.sb.WriteString(title)
+		w.sb.WriteString(b.String())
+	}
+	if len(out.Cancel) > 0 {
+		w.step("-- aborted\n")
+	}
+}
+
+func print(o Output) string {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// details are the fields of an action that its key does not show.
+func details(a Action) string {
+	switch a := a.(type) {
+	case PullImage:
+		return " image=" + a.Image
+	case StartContainer:
+		return fmt.Sprintf(" sandbox=%s image=%s ips=%v", a.SandboxID, a.ImageRef, a.PodIPs)
+	case RunHook:
+		return fmt.Sprintf(" timeout=%v", a.Timeout)
+	case StopContainer:
+		return fmt.Sprintf(" grace=%v", a.Grace)
+	case RemoveContainer:
+		return fmt.Sprintf(" logs=%v", a.Logs)
+	}
+	return ""
+}
+
+// summary is an output's status, life, waits and wake, one fact a line.
+func summary(o *Output, at func(time.Time) string) []string {
+	st := &o.Status
+	l := []string{fmt.Sprintf("%s, phase %s%s", o.Life, st.Phase, because(st.Reason, st.Message))}
+	for _, c := range st.Conditions {
+		l = append(l, fmt.Sprintf("%s=%s%s", c.Type, c.Status, because(c.Reason, c.Message)))
+	}
+	for _, cs := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for _, c := range cs {
+			text := fmt.Sprintf("%s: %s ready=%v started=%v restarts=%d", c.Name, stateText(c.State, at), c.Ready, *c.Started, c.RestartCount)
+			if c.LastTerminationState.Terminated != nil {
+				text += " last: " + stateText(c.LastTerminationState, at)
+			}
+			l = append(l, text)
+		}
+	}
+	for _, w := range o.Waits {
+		text := fmt.Sprintf("waits for %s %s", w.For, w.Object)
+		if !w.Until.IsZero() {
+			text += " until " + at(w.Until)
+		}
+		l = append(l, strings.TrimSpace(text)+because("", w.LastErr))
+	}
+	if !o.Wake.IsZero() {
+		l = append(l, "wake "+at(o.Wake))
+	}
+	return l
+}
+
+func stateText(s corev1.ContainerState, at func(time.Time) string) string {
+	switch {
+	case s.Running != nil:
+		return "running since " + at(s.Running.StartedAt.Time)
+	case s.Terminated != nil:
+		return fmt.Sprintf("terminated %d%s", s.Terminated.ExitCode, because(s.Terminated.Reason, s.Terminated.Message))
+	}
+	return "waiting" + because(s.Waiting.Reason, s.Waiting.Message)
+}
+
+func because(reason, message string) string {
+	switch {
+	case reason == "" && message == "":
+		return ""
+	case message == "":
+		return " (" + reason + ")"
+	case reason == "":
+		return " (" + message + ")"
+	}
+	return " (" + reason + ": " + message + ")"
+}
+
+func (w *world) at(t time.Time) string {
+	if t.Before(begin) {
+		return "never"
+	}
+	return "+" + t.Sub(begin).String()
+}
+
+func (w *world) yaml() string {
+	b, err := yaml.Marshal(w.in.Pod.Status)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(b)
+}
+
+func (w *world) duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
