@@ -46,6 +46,9 @@ type Config struct {
 	// verify client certificates. No Listener: no server.
 	Listener net.Listener
 	TLS      *tls.Config
+	// AllowedUsers are the common names of the client certificates that are served;
+	// default kube-apiserver-kubelet-client.
+	AllowedUsers []string
 	// Handlers are served beside the agent's own paths, behind the same
 	// authentication: "/timeline/".
 	Handlers map[string]http.Handler
@@ -84,6 +87,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.SerializePulls {
 		c.MaxPulls = 1
+	}
+	if len(c.AllowedUsers) == 0 {
+		c.AllowedUsers = []string{"kube-apiserver-kubelet-client"}
 	}
 	if c.Journal == nil {
 		c.Journal = journal.Discard{}

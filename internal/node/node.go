@@ -10,11 +10,17 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
 )
 
 // Agent is one node agent.
 //
-//	New ──Run──▶ registering ──node object stored, runtime looked at──▶ Ready ──ctx ends──▶ stopped
+//	New ──Run──▶ starting ──Node object stored──▶ taking pods ──first look at the runtime──▶ Ready
+//	                                                  └──ctx ends──▶ stopped
 //
 // Containers outlive it: a later Agent on the same RootDir takes them over.
 type Agent struct {
@@ -32,11 +38,89 @@ func New(cfg Config) (*Agent, error) {
 }
 
 // Run drives the node until ctx ends and everything it started has stopped. It
-// returns nil then, or why the agent could not start. Run may be called once.
+// returns nil then, or why the agent could not go on. Run may be called once.
 func (a *Agent) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("node"))
+	if err := a.makeDirs(); err != nil {
+		return err
+	}
+	p, err := build(ctx, &a.cfg)
+	if err != nil {
+		return err
+	}
+	p.events.Node("Normal", "Starting", "Starting kubelet.") // L10.70
+
+	g, ctx := errgroup.WithContext(ctx)
+	drive := func(run func(context.Context)) {
+		g.Go(func() error { run(ctx); return nil })
+	}
+	part := func(name string, run func(context.Context) error) {
+		g.Go(func() error {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("node agent: %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	drive(p.events.Run)
+	drive(p.status.Run)
+	drive(p.reporter.Run)
+	drive(p.pods.Run)
+	part("referenced objects", p.refs.Run)
+	part("volumes", p.volumes.Run)
+	part("log rotation", p.rotator.Run)
+	if p.server != nil {
+		part("server", p.server.Run)
+	}
+	// Pods can be admitted only to a node whose object is known (L3.27).
+	g.Go(func() error {
+		select {
+		case <-p.reporter.Registered():
+			p.sources(ctx)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	// What the runtime and the disk have beside the pods of the source is orphaned.
+	g.Go(func() error {
+		select {
+		case <-p.synced:
+			p.adopt(ctx)
+			p.watcher.Run(ctx)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	g.Go(func() error {
+		for _, step := range []<-chan struct{}{p.synced, p.reporter.Ready()} {
+			select {
+			case <-step:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		close(a.ready)
+		return nil
+	})
+	return g.Wait()
 }
 
 // Ready is closed when the Node object is stored as Ready and pods are taken.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+func (a *Agent) makeDirs() error {
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{a.cfg.RootDir, 0o750}, {a.cfg.PodLogDir, 0o755}, {a.cfg.ContainerLogDir, 0o755},
+	} {
+		if d.path == "" {
+			continue
+		}
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return fmt.Errorf("node agent: create its directory: %w", err)
+		}
+	}
+	return nil
+}

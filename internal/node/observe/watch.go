@@ -150,6 +150,24 @@ func (w *Watcher) relist(ctx context.Context) error {
 	return nil
 }
 
+// Listed are the pods that the runtime has anything of; empty when it can't be asked.
+func (w *Watcher) Listed(ctx context.Context) map[types.UID]bool {
+	here := map[types.UID]bool{}
+	sandboxes, err := w.Observer.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return here
+	}
+	containers, err := w.Observer.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return here
+	}
+	w.listed.Store(time.Now().UnixNano())
+	for uid := range group(sandboxes.Items, containers.Containers) {
+		here[uid] = true
+	}
+	return here
+}
+
 // Err says why the runtime can't be watched (L8.5); nil when it can.
 func (w *Watcher) Err(now time.Time) error {
 	last := w.listed.Load()

@@ -1,0 +1,110 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/node/observe"
+	"carob/internal/node/spec"
+	"carob/internal/runtime"
+)
+
+const (
+	statusTimeout   = 10 * time.Second
+	runtimeDownTime = 30 * time.Second // L0.43
+)
+
+// health is how the runtime says it is. look writes, the rest reads.
+type health struct {
+	runtime runtime.Runtime
+	watcher *observe.Watcher
+	changed func() // the network became ready or stopped being so
+
+	network atomic.Pointer[string] // why it is not ready; empty when it is
+	good    atomic.Int64           // time of the last answer, in ns
+	last    atomic.Pointer[cri.StatusResponse]
+}
+
+// look asks the runtime.
+func (h *health) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	resp, err := h.runtime.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return
+	}
+	h.good.Store(time.Now().UnixNano())
+	h.last.Store(resp)
+	problem := ""
+	for _, c := range resp.GetStatus().GetConditions() {
+		if c.Type == "NetworkReady" && !c.Status {
+			problem = fmt.Sprintf("container runtime network not ready: %s=false reason:%s message:%s", c.Type, c.Reason, c.Message)
+		}
+	}
+	if old := h.network.Swap(&problem); old != nil && *old != problem {
+		h.changed()
+	}
+}
+
+// problems are why the node is not ready (L7.164a).
+func (h *health) problems(ctx context.Context) []string {
+	h.look(ctx)
+	var why []string
+	good := h.good.Load()
+	switch {
+	case good == 0:
+		why = append(why, "container runtime status check may not have completed yet")
+	case time.Since(time.Unix(0, good)) > runtimeDownTime:
+		why = append(why, "container runtime is down")
+	}
+	for _, c := range h.last.Load().GetStatus().GetConditions() {
+		if c.Type == "RuntimeReady" && !c.Status {
+			why = append(why, fmt.Sprintf("container runtime not ready: %s=false reason:%s message:%s", c.Type, c.Reason, c.Message))
+		}
+	}
+	if err := h.watcher.Err(time.Now()); err != nil {
+		why = append(why, err.Error())
+	}
+	if p := h.networkProblem(); p != "" {
+		why = append(why, p)
+	}
+	return why
+}
+
+// networkProblem is why pods can't be attached (L3.50 step 3); empty when they can.
+func (h *health) networkProblem() string {
+	if p := h.network.Load(); p != nil {
+		return *p
+	}
+	return "container runtime status check may not have completed yet"
+}
+
+// features fills in what the default runtime handler can do.
+func (h *health) features(n *spec.Node) {
+	for _, handler := range h.last.Load().GetRuntimeHandlers() {
+		if handler.Name == "" {
+			n.UserNamespaces = handler.GetFeatures().GetUserNamespaces()
+			n.RecursiveReadOnly = handler.GetFeatures().GetRecursiveReadOnlyMounts()
+		}
+	}
+}
+
+// nodeFeatures is what the Node object says about the runtime.
+func (h *health) nodeFeatures() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) {
+	last := h.last.Load()
+	strict := last.GetFeatures().GetSupplementalGroupsPolicy()
+	features := &corev1.NodeFeatures{SupplementalGroupsPolicy: &strict}
+	var handlers []corev1.NodeRuntimeHandler
+	for _, h := range last.GetRuntimeHandlers() {
+		rro, userns := h.GetFeatures().GetRecursiveReadOnlyMounts(), h.GetFeatures().GetUserNamespaces()
+		handlers = append(handlers, corev1.NodeRuntimeHandler{
+			Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &rro, UserNamespaces: &userns},
+		})
+	}
+	return features, handlers
+}

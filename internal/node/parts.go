@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	goruntime "runtime"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/placement"
+	"carob/internal/core/podlife"
+	"carob/internal/node/cgroup"
+	"carob/internal/node/events"
+	"carob/internal/node/execute"
+	"carob/internal/node/image"
+	"carob/internal/node/logs"
+	"carob/internal/node/object"
+	"carob/internal/node/observe"
+	"carob/internal/node/pods"
+	"carob/internal/node/refs"
+	"carob/internal/node/spec"
+	nodestatus "carob/internal/node/status"
+	"carob/internal/node/stream"
+	"carob/internal/node/volume"
+)
+
+// ownerAnnotation marks the sandboxes of an agent with its RootDir, so that agents
+// that share a runtime leave each other's pods alone.
+const ownerAnnotation = "carob.dev/root-dir"
+
+// parts are the parts of a running agent.
+type parts struct {
+	cfg      *Config
+	client   kubernetes.Interface
+	events   *events.Recorder
+	status   *nodestatus.Writer
+	reporter *object.Reporter
+	pods     *pods.Manager
+	refs     *refs.Store
+	volumes  *volume.Manager
+	rotator  *logs.Rotator
+	server   *stream.Server
+	watcher  *observe.Watcher
+	observer *observe.Observer
+	cgroups  *cgroup.Manager
+	health   *health
+	started  time.Time
+	synced   chan struct{} // closed when all sources have delivered
+}
+
+// build asks machine and runtime what they are and puts the parts together.
+func build(ctx context.Context, cfg *Config) (*parts, error) {
+	p := &parts{cfg: cfg, started: time.Now(), synced: make(chan struct{})}
+	machine, err := object.ReadMachine(cfg.RootDir)
+	if err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	version, err := cfg.Runtime.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("node agent: ask the container runtime for its version: %w", err)
+	}
+	if cfg.RuntimeName == "" {
+		cfg.RuntimeName = version.RuntimeName
+	}
+	if cfg.CgroupDriver == "" {
+		if cfg.CgroupDriver, err = cgroupDriver(ctx, cfg); err != nil {
+			return nil, err
+		}
+	}
+	if p.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
+		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
+	}
+	core := p.client.CoreV1()
+	p.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd"})
+	if err := p.cgroups.Init(); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	p.events = events.New(core, cfg.Name)
+	p.status = nodestatus.New(core)
+	p.refs = refs.New(p.client)
+	p.health = &health{runtime: cfg.Runtime, changed: func() { p.pods.NodeChanged() }}
+	facts, err := p.nodeFacts(machine)
+	if err != nil {
+		return nil, err
+	}
+	p.health.look(ctx)
+	p.health.features(facts)
+	node := func() *spec.Node { return facts }
+
+	p.volumes = volume.New(volume.Config{
+		Root: cfg.RootDir, Node: node, Objects: p.refs, Tokens: p.refs, Logger: klog.FromContext(ctx).WithName("volumes"),
+		Event: func(pod *corev1.Pod, eventType, reason, message string) {
+			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
+		},
+	})
+	images := image.New(image.Config{
+		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls,
+		Event: func(pod *corev1.Pod, eventType, reason, message string) {
+			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
+		},
+	})
+	p.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
+	p.observer = observe.New(observe.Config{
+		Runtime: cfg.Runtime, Image: images.State,
+		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
+			v := p.volumes.State(pod)
+			group := p.cgroups.Present(pod)
+			v.Mounted = v.Mounted && group
+			v.Present = v.Present || group
+			return v
+		},
+		TerminationMessage: p.volumes.TerminationMessage,
+		LogTail:            logs.Tail,
+		LogPath: func(id, path string, running bool) {
+			if running {
+				p.rotator.Add(id, path)
+			} else {
+				p.rotator.Remove(id)
+			}
+		},
+	})
+	executor := execute.New(execute.Config{
+		Runtime: cfg.Runtime, Images: images, Volumes: p.volumes, Cgroups: p.cgroups, Observer: p.observer, Status: p.status,
+		Objects: p.refs, Client: core, Node: node, Event: p.events.Pod,
+		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
+	})
+	p.pods = pods.New(pods.Config{
+		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
+		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.status,
+		Event: p.events.Pod, Admit: p.admit, Journal: cfg.Journal,
+	})
+	p.watcher = &observe.Watcher{
+		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
+		Changed: p.pods.Changed, Known: p.pods.Known, Orphan: p.pods.Orphan,
+	}
+	p.watcher.Listed(ctx) // so that a runtime that answers is known to be healthy before the first report
+	p.health.watcher = p.watcher
+	p.reporter = object.New(object.Config{
+		Client: p.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: machine, Version: cfg.Version,
+		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
+		Problems: p.health.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
+	})
+	if cfg.Listener != nil {
+		if p.server, err = stream.New(stream.Config{
+			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name,
+			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Logger: klog.FromContext(ctx).WithName("server"),
+		}); err != nil {
+			return nil, fmt.Errorf("node agent: server: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// clientConfig speaks protobuf and leaves rate limits to the API server.
+func clientConfig(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.ContentType = "application/vnd.kubernetes.protobuf"
+	c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	c.QPS = -1
+	return c
+}
+
+func (c *Config) port() int {
+	if c.Listener == nil {
+		return 0
+	}
+	if tcp, ok := c.Listener.Addr().(*net.TCPAddr); ok {
+		return tcp.Port
+	}
+	return 0
+}
+
+// cgroupDriver asks the runtime; one that can't say (before CRI of 1.28) uses cgroupfs.
+func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
+	resp, err := cfg.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		return "cgroupfs", nil
+	case err != nil:
+		return "", fmt.Errorf("node agent: ask the container runtime for its cgroup driver: %w", err)
+	case resp.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD:
+		return "systemd", nil
+	default:
+		return "cgroupfs", nil
+	}
+}
+
+// nodeFacts is what configurations of containers must know of the machine.
+func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
+	resolv, err := os.ReadFile(p.cfg.ResolvConf)
+	if err != nil {
+		return nil, fmt.Errorf("node agent: read the host's resolver file: %w", err)
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("node agent: read the host's hosts file: %w", err)
+	}
+	n := &spec.Node{
+		Name: p.cfg.Name, Hostname: m.Hostname, ClusterDomain: p.cfg.ClusterDomain, Resolver: spec.ParseResolver(resolv), HostsFile: hosts,
+		LogRoot: p.cfg.PodLogDir, SeccompRoot: p.cfg.RootDir + "/seccomp", Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: p.cgroups.V2(),
+	}
+	for _, ip := range p.cfg.HostIPs {
+		n.HostIPs = append(n.HostIPs, ip.String())
+	}
+	for _, ip := range p.cfg.ClusterDNS {
+		n.ClusterDNS = append(n.ClusterDNS, ip.String())
+	}
+	return n, nil
+}
+
+// lifeNode is what decisions about pods may know of the machine.
+func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
+	fixed := podlife.Node{
+		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, BootID: m.Info.BootID, AgentStarted: p.started,
+		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain,
+	}
+	for _, ip := range p.cfg.HostIPs {
+		fixed.HostIPs = append(fixed.HostIPs, ip.String())
+	}
+	return func() podlife.Node {
+		n := fixed
+		n.NetworkProblem = p.health.networkProblem()
+		return n
+	}
+}
+
+// admit asks core/placement whether the pod may run here (L3.10).
+func (p *parts) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+	if r := placement.AdmitOnNode(pod, p.reporter.Node(), others, goruntime.GOOS); r != nil {
+		return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
+	}
+	return nil
+}
+
+// images are the images of the machine, largest first.
+func (p *parts) images(ctx context.Context) []corev1.ContainerImage {
+	resp, err := p.cfg.Runtime.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Listing images failed", "err", err)
+		return nil
+	}
+	return object.ImageList(resp.Images)
+}

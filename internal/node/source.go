@@ -1,0 +1,141 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// Sources of pods (L3.1).
+const sourceAPI = "api"
+
+// sources feeds the pods of the API server, and the node's own object, until ctx ends.
+func (p *parts) sources(ctx context.Context) {
+	rest := p.client.CoreV1().RESTClient()
+	reflect := func(resource, field string, kind any, to cache.ReflectorStore) *cache.Reflector {
+		lw := cache.NewListWatchFromClient(rest, resource, metav1.NamespaceAll, fields.OneTermEqualSelector(field, p.cfg.Name))
+		return cache.NewReflectorWithOptions(lw, kind, to, cache.ReflectorOptions{Name: "node agent: " + resource})
+	}
+	var once sync.Once
+	podStore := sink[*corev1.Pod]{
+		replace: func(all []*corev1.Pod) {
+			p.pods.Sync(sourceAPI, all)
+			once.Do(func() { close(p.synced) })
+		},
+		update: func(pod *corev1.Pod) {
+			p.pods.Update(sourceAPI, pod)
+			p.volumes.Update(pod)
+		},
+		remove: func(pod *corev1.Pod) { p.pods.Remove(pod.UID) },
+	}
+	nodeStore := sink[*corev1.Node]{
+		replace: func(all []*corev1.Node) {
+			for _, n := range all {
+				p.reporter.Seen(n)
+			}
+		},
+		update: p.reporter.Seen,
+		remove: func(*corev1.Node) {},
+	}
+	var all sync.WaitGroup
+	all.Go(func() { reflect("pods", "spec.nodeName", &corev1.Pod{}, podStore).RunWithContext(ctx) })
+	all.Go(func() { reflect("nodes", "metadata.name", &corev1.Node{}, nodeStore).RunWithContext(ctx) })
+	all.Wait()
+}
+
+// sink is a reflector's store that keeps nothing.
+type sink[T metav1.Object] struct {
+	replace func([]T)
+	update  func(T)
+	remove  func(T)
+}
+
+// own takes an object from the reflector; nobody reads who wrote which field.
+func own[T metav1.Object](obj any) (T, error) {
+	o, ok := obj.(T)
+	if !ok {
+		return o, fmt.Errorf("watch brought a %T", obj)
+	}
+	o.SetManagedFields(nil)
+	return o, nil
+}
+
+func (s sink[T]) Add(obj any) error { return s.Update(obj) }
+
+func (s sink[T]) Update(obj any) error {
+	o, err := own[T](obj)
+	if err == nil {
+		s.update(o)
+	}
+	return err
+}
+
+func (s sink[T]) Delete(obj any) error {
+	o, err := own[T](obj)
+	if err == nil {
+		s.remove(o)
+	}
+	return err
+}
+
+func (s sink[T]) Replace(objs []any, _ string) error {
+	all := make([]T, 0, len(objs))
+	for _, obj := range objs {
+		o, err := own[T](obj)
+		if err != nil {
+			return err
+		}
+		all = append(all, o)
+	}
+	s.replace(all)
+	return nil
+}
+
+func (s sink[T]) Resync() error { return nil }
+
+// adopt ends pods of which only the disk knows: deleted while the agent was down,
+// and lost by the runtime too (L7.75).
+func (p *parts) adopt(ctx context.Context) {
+	onDisk, err := p.volumes.OnDisk()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for directories of pods that are gone failed")
+	}
+	groups, err := p.cgroups.List()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for cgroups of pods that are gone failed")
+	}
+	inRuntime := p.watcher.Listed(ctx)
+	names := logNames(p.cfg.PodLogDir)
+	for _, uid := range append(onDisk, groups...) {
+		if p.pods.Known(uid) || inRuntime[uid] { // the watcher finds the latter, with their containers
+			continue
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever}}
+		pod.Namespace, pod.Name = names[uid].Namespace, names[uid].Name
+		p.pods.Orphan(pod)
+	}
+}
+
+// logNames reads the names of pods off their log directories, NAMESPACE_NAME_UID.
+func logNames(dir string) map[types.UID]types.NamespacedName {
+	names := map[types.UID]types.NamespacedName{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return names
+	}
+	for _, e := range entries {
+		if f := strings.Split(e.Name(), "_"); len(f) == 3 {
+			names[types.UID(f[2])] = types.NamespacedName{Namespace: f[0], Name: f[1]}
+		}
+	}
+	return names
+}
