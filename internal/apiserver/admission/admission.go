@@ -7,7 +7,9 @@ package admission
 
 import (
 	"context"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -19,6 +21,8 @@ type Reader interface {
 	// Get returns an object, NotFound if there is none. namespace is empty for cluster resources.
 	// The answer may lag behind a write by a watch event, but an object that exists is always found.
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
+	// Await is Get that waits for an object that does not exist yet, at most for limit.
+	Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error)
 	// List calls fn for each object of a namespace ("" for all); fn returns false to stop.
 	List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error
 }
@@ -35,5 +39,72 @@ type Config struct {
 
 // New returns the chain: a mutating and a validating admission plugin.
 func New(c Config) admission.Interface {
-	return admission.NewChainHandler()
+	return admission.NewChainHandler(
+		namespaceLifecycle{c.Reader},
+		limitRanger{c.Reader},
+		serviceAccount{c.Reader},
+		nodeRestriction{c.Reader},
+		taintNodes{},
+		priority{c.Reader},
+		defaultTolerations{},
+		runtimeClass{c.Reader},
+		topologyLabels{c.Reader},
+		resizeFits{c.Reader},
+	)
+}
+
+var (
+	podResource     = corev1.Resource("pods")
+	nodeResource    = corev1.Resource("nodes")
+	namespaces      = corev1.Resource("namespaces")
+	serviceAccounts = corev1.Resource("serviceaccounts")
+)
+
+// newPod returns the pod of a request that creates one in the main resource, else nil.
+func newPod(a admission.Attributes) *corev1.Pod {
+	if a.GetOperation() != admission.Create {
+		return nil
+	}
+	return podOf(a)
+}
+
+// podOf returns the pod of a request on the main resource, else nil.
+func podOf(a admission.Attributes) *corev1.Pod {
+	if a.GetSubresource() != "" || a.GetResource().GroupResource() != podResource {
+		return nil
+	}
+	p, _ := a.GetObject().(*corev1.Pod)
+	return p
+}
+
+// isMirror tells whether the pod mirrors a static pod: its node has already admitted it, so nothing in it is changed
+// (L1.38).
+func isMirror(p *corev1.Pod) bool {
+	_, ok := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return ok
+}
+
+// containers calls fn for each container of the pod's own life.
+func containers(p *corev1.Pod, fn func(c *corev1.Container)) {
+	for i := range p.Spec.InitContainers {
+		fn(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		fn(&p.Spec.Containers[i])
+	}
+}
+
+// on says which operations a plugin looks at.
+type on struct{ create, update, remove bool }
+
+func (o on) handles(op admission.Operation) bool {
+	switch op {
+	case admission.Create:
+		return o.create
+	case admission.Update:
+		return o.update
+	case admission.Delete:
+		return o.remove
+	}
+	return false
 }

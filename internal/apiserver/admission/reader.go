@@ -2,14 +2,18 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -36,24 +40,58 @@ func (r storageReader) Get(ctx context.Context, resource schema.GroupResource, n
 	return obj, err
 }
 
+func (r storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error) {
+	obj, missing := r.Get(ctx, resource, namespace, name)
+	if missing == nil || !apierrors.IsNotFound(missing) {
+		return obj, missing
+	}
+	watcher, ok := r.storages(resource).(rest.Watcher)
+	if !ok {
+		return nil, missing
+	}
+	ctx, cancel := context.WithTimeout(genericapirequest.WithNamespace(ctx, namespace), limit)
+	defer cancel()
+	// From version 0 the watch begins with what exists, so nothing falls between the look and the watch.
+	w, err := watcher.Watch(ctx, &metainternalversion.ListOptions{
+		ResourceVersion: fromCache, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for %s %s/%s: %w", resource, namespace, name, err)
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, missing
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return nil, missing
+			}
+			if e.Type == watch.Added || e.Type == watch.Modified {
+				return e.Object, nil
+			}
+		}
+	}
+}
+
+var errStop = errors.New("stop")
+
 func (r storageReader) List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
 	lister, ok := r.storages(resource).(rest.Lister)
 	if !ok {
 		return nil
 	}
-	ctx = genericapirequest.WithNamespace(ctx, namespace)
-	list, err := lister.List(ctx, &metainternalversion.ListOptions{ResourceVersion: fromCache, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	list, err := lister.List(genericapirequest.WithNamespace(ctx, namespace), &metainternalversion.ListOptions{ResourceVersion: fromCache})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", resource, err)
 	}
-	errStop := fmt.Errorf("stop")
 	err = meta.EachListItem(list, func(o runtime.Object) error {
 		if !fn(o) {
 			return errStop
 		}
 		return nil
 	})
-	if err == errStop {
+	if errors.Is(err, errStop) {
 		return nil
 	}
 	return err

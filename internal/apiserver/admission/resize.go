@@ -1,0 +1,44 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+
+	"carob/internal/core/resources"
+)
+
+// fits compares a resized pod with the whole of its node; what else runs there is for the agent to weigh (L1.35).
+func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
+	if os := node.Status.NodeInfo.OperatingSystem; os != "" && os != string(corev1.Linux) {
+		return refuse(a, "UnsupportedPlatform", fmt.Sprintf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os))
+	}
+	if len(node.Status.Allocatable) == 0 {
+		return nil // the agent has not said yet what the node has
+	}
+	requests := resources.SpecRequests(p)
+	var over []string
+	if asked, have := requests.Cpu().MilliValue(), node.Status.Allocatable.Cpu().MilliValue(); asked > have {
+		over = append(over, fmt.Sprintf("cpu, requested: %d, allocatable: %d", asked, have))
+	}
+	if asked, have := requests.Memory().Value(), node.Status.Allocatable.Memory().Value(); asked > have {
+		over = append(over, fmt.Sprintf("memory, requested: %d, allocatable: %d", asked, have))
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	return refuse(a, "NodeCapacity", "node didn't have enough allocatable resources: "+strings.Join(over, "; "))
+}
+
+// refuse is a Forbidden error with a machine-readable cause.
+func refuse(a admission.Attributes, cause metav1.CauseType, message string) error {
+	err := admission.NewForbidden(a, fmt.Errorf("%s", message))
+	if status, ok := err.(*apierrors.StatusError); ok && status.ErrStatus.Details != nil {
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Type: cause, Message: message})
+	}
+	return err
+}
