@@ -1,0 +1,574 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/base/journal"
+	"carob/internal/core/podlife"
+	"carob/internal/node/execute"
+	"carob/internal/node/image"
+	"carob/internal/node/observe"
+	"carob/internal/node/pods"
+	"carob/internal/node/spec"
+	nodestatus "carob/internal/node/status"
+)
+
+// world is a node agent's driver (pods, observe, execute, status, image) on a fake
+// runtime, a fake API server and the real lifecycle machine.
+type world struct {
+	t       *testing.T
+	runtime *fakeRuntime
+	api     *fakeAPI
+	disk    *fakeDisk
+	logs    string
+
+	mu      sync.Mutex
+	events  []string
+	entries []journal.Entry
+
+	pods *pods.Manager
+	stop func() // ends this agent and waits for it
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, runtime: newFakeRuntime(), api: newFakeAPI(), disk: &fakeDisk{prepared: map[types.UID]bool{}}, logs: t.TempDir()}
+	w.runtime.images["docker.io/library/web:latest"] = true
+	return w
+}
+
+// Record implements journal.Recorder.
+func (w *world) Record(e journal.Entry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.entries = append(w.entries, e)
+}
+
+type noObjects struct{}
+
+func (noObjects) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource("configmaps"), name)
+}
+
+func (noObjects) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+}
+
+func (noObjects) Services(context.Context, string) ([]*corev1.Service, error) { return nil, nil }
+
+// start runs an agent on what is there, as after a restart.
+func (w *world) start() {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	event := func(pod *corev1.Pod, e podlife.Event) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.events = append(w.events, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message))
+	}
+	node := &spec.Node{Name: "n1", Hostname: "n1", HostIPs: []string{"192.0.2.1"}, ClusterDomain: "cluster.local", LogRoot: w.logs}
+	status := nodestatus.New(w.api)
+	images := image.New(image.Config{
+		Runtime: w.runtime, Secrets: noObjects{}, MaxPulls: 5, Event: func(*corev1.Pod, string, string, string) {},
+	})
+	observer := observe.New(observe.Config{
+		Runtime: w.runtime, Image: images.State,
+		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
+			on := w.disk.has(pod.UID)
+			return podlife.VolumeState{Mounted: on, Present: on}
+		},
+		TerminationMessage: func(string) (string, error) { return "", nil },
+		LogTail:            func(string, int, int64) (string, error) { return "", nil },
+	})
+	executor := execute.New(execute.Config{
+		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, Observer: observer, Status: status, Objects: noObjects{},
+		Client: w.api, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
+	})
+	started := time.Now()
+	manager := pods.New(pods.Config{
+		Machine: pods.Machine{Step: w.checked(podlife.Step), Recover: podlife.Recover},
+		Node: func() podlife.Node {
+			return podlife.Node{Name: "n1", HostIPs: node.HostIPs, RuntimeName: "fake", BootID: "b", AgentStarted: started}
+		},
+		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
+		Admit: func(pod *corev1.Pod, _ []*corev1.Pod) *podlife.Rejection {
+			if strings.HasPrefix(pod.Name, "refused") {
+				return &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}
+			}
+			return nil
+		},
+	})
+	watcher := &observe.Watcher{
+		Observer: observer, OwnerKey: "owner", OwnerValue: "me", Changed: manager.Changed, Known: manager.Known, Orphan: manager.Orphan,
+	}
+	var all sync.WaitGroup
+	w.api.mu.Lock()
+	w.api.changed = func(pod *corev1.Pod, deleted bool) {
+		if ctx.Err() != nil {
+			return
+		}
+		if deleted {
+			manager.Remove(pod.UID)
+		} else {
+			manager.Update("api", pod)
+		}
+	}
+	var here []*corev1.Pod
+	for _, pod := range w.api.pods {
+		here = append(here, pod)
+	}
+	manager.Sync("api", here)
+	w.api.mu.Unlock()
+	all.Go(func() { manager.Run(ctx) })
+	all.Go(func() { status.Run(ctx) })
+	all.Go(func() { watcher.Run(ctx) })
+	w.pods = manager
+	w.stop = func() { cancel(); all.Wait() }
+}
+
+// checked asserts what a driver promises to Step: outcomes are never newer than
+// the picture that comes with them, and time does not run backwards.
+func (w *world) checked(step func(podlife.State, podlife.Input) (podlife.State, podlife.Output)) func(podlife.State, podlife.Input) (podlife.State, podlife.Output) {
+	return func(s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
+		for _, d := range in.Done {
+			if in.Observed.Taken.Before(d.At) {
+				w.t.Errorf("Step got outcome %s of %v with a picture of %v", d.Key, d.At, in.Observed.Taken)
+			}
+		}
+		if in.Now.Before(in.Observed.Taken) {
+			w.t.Errorf("Step at %v got a picture of %v", in.Now, in.Observed.Taken)
+		}
+		return step(s, in)
+	}
+}
+
+func (w *world) sawEvent(part string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.events, func(e string) bool { return strings.Contains(e, part) })
+}
+
+func webPod(name string) *corev1.Pod {
+	grace := int64(30)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "web", Image: "web", ImagePullPolicy: corev1.PullIfNotPresent}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func (w *world) deleteGracefully(name string, seconds int64) {
+	w.api.change(name, func(pod *corev1.Pod) {
+		now := metav1.Now()
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &seconds
+	})
+}
+
+// settle waits until nothing happens any more for the given virtual time.
+func settle(d time.Duration) {
+	time.Sleep(d) // inside a bubble: virtual
+	synctest.Wait()
+}
+
+func (w *world) mustBe(name string, phase corev1.PodPhase) {
+	w.t.Helper()
+	pod := w.api.get(name)
+	if pod == nil {
+		w.t.Fatalf("pod %s is gone", name)
+	}
+	if pod.Status.Phase != phase {
+		w.t.Fatalf("pod %s is %s, want %s; waits %v, events %v", name, pod.Status.Phase, phase, w.waits(pod.UID), w.events)
+	}
+}
+
+func (w *world) mustBeGone(name string) {
+	w.t.Helper()
+	if pod := w.api.get(name); pod != nil {
+		w.t.Fatalf("pod %s is still there: %s; waits %v", name, pod.Status.Phase, w.waits(pod.UID))
+	}
+	if left := w.runtime.left(); len(left) > 0 {
+		w.t.Fatalf("the runtime still has %v", left)
+	}
+	if w.pods.Known(types.UID("uid-" + name)) {
+		w.t.Fatal("the manager still knows the pod")
+	}
+}
+
+func (w *world) waits(uid types.UID) []podlife.Wait {
+	v, _ := w.pods.ByUID(uid)
+	return v.Waits
+}
+
+// A pod runs, is deleted, and is gone: terminal status stored before the delete
+// (L7.40, L7.41), nothing left in the runtime, its logs removed (L3.156).
+func TestLifeOfAPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Millisecond)
+		w.mustBe("a", corev1.PodRunning)
+		pod := w.api.get("a")
+		if pod.Status.PodIP != "10.0.0.7" || !pod.Status.ContainerStatuses[0].Ready {
+			t.Errorf("status %+v", pod.Status)
+		}
+		for _, e := range []string{"Normal Pulled: ", "Normal Created: Container created", "Normal Started: Container started"} {
+			if !w.sawEvent(e) {
+				t.Errorf("no event %q in %v", e, w.events)
+			}
+		}
+		w.deleteGracefully("a", 30)
+		settle(time.Second)
+		w.mustBeGone("a")
+		log := w.api.log()
+		if last := log[len(log)-1]; last != "delete grace=0 phase=Succeeded" {
+			t.Errorf("writes end with %q: %v", last, log)
+		}
+		if entries, err := os.ReadDir(w.logs); err != nil || len(entries) != 0 {
+			t.Errorf("log directories left: %v %v", entries, err)
+		}
+	})
+}
+
+// A deletion aborts a pull in flight at once; upstream waits for it (L7.4, L12.25).
+func TestDeletionAbortsAPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.slowPull["docker.io/library/big:latest"] = time.Hour
+		w.start()
+		defer w.stop()
+		pod := webPod("a")
+		pod.Spec.Containers[0].Image = "big"
+		w.api.put(pod)
+		settle(time.Minute)
+		w.mustBe("a", corev1.PodPending)
+		if !w.sawEvent(`Pulling image "big"`) {
+			t.Fatalf("events %v", w.events)
+		}
+		w.deleteGracefully("a", 30)
+		settle(time.Second)
+		w.mustBeGone("a")
+	})
+}
+
+// Pods that want the same image share one pull; the pod that is deleted meanwhile
+// does not end it for the other.
+func TestSharedPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.slowPull["docker.io/library/big:latest"] = time.Minute
+		w.start()
+		defer w.stop()
+		for _, name := range []string{"a", "b"} {
+			pod := webPod(name)
+			pod.Spec.Containers[0].Image = "big"
+			w.api.put(pod)
+		}
+		settle(10 * time.Second)
+		w.deleteGracefully("a", 30)
+		settle(2 * time.Minute)
+		w.mustBe("b", corev1.PodRunning)
+		if n := w.runtime.count("PullImage"); n != 1 {
+			t.Errorf("%d pulls", n)
+		}
+	})
+}
+
+// A second delete with a shorter grace takes effect at once, unlike upstream (L7.4, L11.14).
+func TestShorterGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.stubborn["web"] = true
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		w.deleteGracefully("a", 600)
+		settle(10 * time.Second)
+		if len(w.runtime.running()) != 1 {
+			t.Fatal("the container ended before its grace")
+		}
+		w.deleteGracefully("a", 1)
+		settle(5 * time.Second)
+		w.mustBeGone("a")
+	})
+}
+
+// A pod that leaves the API without a deletion (force delete) is ended without
+// any write (L7.16).
+func TestForceDelete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		w.api.mu.Lock()
+		pod := w.api.pods["a"]
+		delete(w.api.pods, "a")
+		w.api.mu.Unlock()
+		w.pods.Remove(pod.UID)
+		before := len(w.api.log())
+		settle(time.Minute)
+		w.mustBeGone("a")
+		if log := w.api.log(); len(log) != before {
+			t.Errorf("writes about a pod that is gone: %v", log[before:])
+		}
+	})
+}
+
+// A restarted agent takes running containers over and ends what was deleted
+// meanwhile, but leaves pods of other agents alone (L7.70, L7.75, L7.17).
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		for _, name := range []string{"a", "b", "other"} {
+			w.api.put(webPod(name))
+		}
+		settle(time.Second)
+		running := w.runtime.running()
+		if len(running) != 3 {
+			t.Fatalf("running %v", running)
+		}
+		w.stop()
+		writes := len(w.api.log())
+
+		w.api.mu.Lock()
+		delete(w.api.pods, "b")
+		delete(w.api.pods, "other")
+		w.api.mu.Unlock()
+		for _, sb := range w.runtime.sandboxes {
+			if sb.Metadata.Name == "other" {
+				sb.Annotations["owner"] = "somebody else"
+			}
+		}
+		w.start()
+		defer w.stop()
+		settle(time.Minute)
+		w.mustBe("a", corev1.PodRunning)
+		if rc := w.api.get("a").Status.ContainerStatuses[0].RestartCount; rc != 0 {
+			t.Errorf("restart count %d", rc)
+		}
+		left := w.runtime.running()
+		if len(left) != 2 || !slices.Contains(running, left[0]) || !slices.Contains(running, left[1]) {
+			t.Errorf("running %v, before the restart %v", left, running)
+		}
+		if log := w.api.log(); len(log) != writes {
+			t.Errorf("the restart wrote %v", log[writes:])
+		}
+	})
+}
+
+// What ends while the agent is down is seen by the next one.
+func TestExitWhileDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		pod := webPod("a")
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		w.api.put(pod)
+		settle(time.Second)
+		w.stop()
+		w.runtime.exit("web", 3)
+		w.start()
+		defer w.stop()
+		settle(time.Second)
+		w.mustBe("a", corev1.PodFailed)
+		if s := w.api.get("a").Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 3 {
+			t.Errorf("state %+v", w.api.get("a").Status.ContainerStatuses[0].State)
+		}
+	})
+}
+
+// An exit is seen at once with events, and within a second without them (L8.1).
+func TestExitIsSeen(t *testing.T) {
+	for name, within := range map[string]time.Duration{"events": time.Millisecond, "no events": 1100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.runtime.noEvents = name == "no events"
+				w.start()
+				defer w.stop()
+				w.api.put(webPod("a"))
+				settle(90 * time.Second)
+				w.mustBe("a", corev1.PodRunning)
+				w.runtime.exit("web", 1)
+				settle(within)
+				if rc := w.api.get("a").Status.ContainerStatuses[0].RestartCount; rc != 1 {
+					t.Errorf("restart count %d after %v", rc, within)
+				}
+			})
+		})
+	}
+}
+
+// A quiet node asks nothing of the runtime but the slow list (principle 2).
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		for i := range 20 {
+			w.api.put(webPod(fmt.Sprintf("p%d", i)))
+		}
+		settle(time.Minute)
+		lists, looks, writes := w.runtime.count("ListContainers"), w.runtime.count("ImageStatus"), len(w.api.log())
+		settle(10 * time.Minute)
+		if n := w.runtime.count("ListContainers") - lists; n > 10 {
+			t.Errorf("%d lists in 10 minutes", n)
+		}
+		if n := w.runtime.count("ImageStatus") - looks; n != 0 {
+			t.Errorf("%d looks at images", n)
+		}
+		if n := len(w.api.log()) - writes; n != 0 {
+			t.Errorf("%d writes", n)
+		}
+	})
+}
+
+// A pod that the node refuses fails and never runs (L3.12).
+func TestRefusedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("refused"))
+		settle(time.Second)
+		w.mustBe("refused", corev1.PodFailed)
+		if s := w.api.get("refused").Status; s.Reason != "OutOfcpu" || s.Message != "Pod was rejected: no cpu" {
+			t.Errorf("reason %q, message %q", s.Reason, s.Message)
+		}
+		if n := w.runtime.count("RunPodSandbox"); n != 0 {
+			t.Errorf("%d sandboxes", n)
+		}
+	})
+}
+
+// While the runtime is down a pod waits and says so; then it goes on (L8.33).
+func TestRuntimeOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.down = true
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Minute)
+		if !w.sawEvent("FailedSync: error determining status: ") {
+			t.Errorf("events %v", w.events)
+		}
+		w.runtime.mu.Lock()
+		w.runtime.down = false
+		w.runtime.mu.Unlock()
+		settle(time.Minute)
+		w.mustBe("a", corev1.PodRunning)
+	})
+}
+
+// A stop of the agent ends every goroutine at once, whatever is in flight; the
+// bubble would not end otherwise.
+func TestStopInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.slowPull["docker.io/library/big:latest"] = time.Hour
+		w.runtime.stubborn["web"] = true
+		w.start()
+		big := webPod("big")
+		big.Spec.Containers[0].Image = "big"
+		w.api.put(big)
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		w.deleteGracefully("a", 600)
+		settle(time.Second)
+		before := time.Now()
+		w.stop()
+		if took := time.Since(before); took > 0 {
+			t.Errorf("stopping took %v", took)
+		}
+		if len(w.runtime.running()) != 1 {
+			t.Error("stopping the agent stopped a container")
+		}
+	})
+}
+
+// While the API server is down, pods go on; the newest status is written when it
+// is back, and a deletion is never finished before (L8.31).
+func TestAPIOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		w.api.mu.Lock()
+		w.api.fail = func(string, *corev1.Pod) error { return errors.New("connection refused") }
+		w.api.mu.Unlock()
+		w.runtime.exit("web", 1)
+		settle(time.Minute)
+		if len(w.runtime.running()) != 1 {
+			t.Fatal("the container was not restarted while the API server was down")
+		}
+		w.deleteGracefully("a", 30)
+		settle(time.Minute)
+		if w.api.get("a") == nil {
+			t.Fatal("the pod was deleted before its last status was stored")
+		}
+		w.api.mu.Lock()
+		w.api.fail = func(string, *corev1.Pod) error { return nil }
+		w.api.mu.Unlock()
+		settle(time.Minute)
+		w.mustBeGone("a")
+	})
+}
+
+// The journal has each action with its cause and its end.
+func TestJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		open := map[string]bool{}
+		for _, e := range w.entries {
+			if e.Pod != "a" || e.UID != "uid-a" {
+				t.Errorf("entry about %s/%s", e.Pod, e.UID)
+			}
+			switch e.Kind {
+			case journal.ActionBegin:
+				if e.Cause == "" {
+					t.Errorf("%s began without a cause", e.Key)
+				}
+				open[e.Key] = true
+			case journal.ActionEnd:
+				if !open[e.Key] {
+					t.Errorf("%s ended without a begin", e.Key)
+				}
+				delete(open, e.Key)
+			}
+		}
+		if len(open) != 0 {
+			t.Errorf("never ended: %v", open)
+		}
+		if !slices.ContainsFunc(w.entries, func(e journal.Entry) bool {
+			return e.Kind == journal.ActionEnd && e.Key == "start/web/0" && e.Error == ""
+		}) {
+			t.Errorf("no end of start/web/0 in %v", w.entries)
+		}
+	})
+}
