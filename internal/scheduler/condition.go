@@ -1,0 +1,77 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// maxNote is the longest text of an event; longer ones end in " ..." (L2.42).
+const maxNote = 1024
+
+func truncated(note string) string {
+	const suffix = " ..."
+	if len(note) <= maxNote {
+		return note
+	}
+	return strings.ToValidUTF8(note[:maxNote-len(suffix)], "") + suffix
+}
+
+// unscheduled publishes why a pod has no node: condition and event carry the same
+// text (L2.42). The condition is written only when it says something new.
+func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message, nominated string) {
+	s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
+	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message}
+	if says(pod, condition) && (nominated == "" || nominated == pod.Status.NominatedNodeName) {
+		return
+	}
+	patch := statusPatch(pod, condition, nominated, time.Now())
+	s.calls.Do(pod.UID, func() {
+		_, err := s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Writing a pod's condition failed", "pod", klog.KObj(pod), "condition", condition.Type)
+		}
+	})
+}
+
+// says reports whether the pod has the condition with this status, reason and text already.
+func says(pod *corev1.Pod, c corev1.PodCondition) bool {
+	old := conditionOf(pod, c.Type)
+	return old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message
+}
+
+func conditionOf(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == t {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// statusPatch is a strategic merge patch that sets one condition, and the
+// nominated node if one is given. It holds for this very pod only, not for a
+// later one of the same name. The transition time stays when the status does.
+func statusPatch(pod *corev1.Pod, c corev1.PodCondition, nominated string, now time.Time) []byte {
+	c.LastTransitionTime = metav1.NewTime(now)
+	if old := conditionOf(pod, c.Type); old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	c.ObservedGeneration = pod.Generation
+	status := map[string]any{"conditions": []corev1.PodCondition{c}}
+	if nominated != "" {
+		status["nominatedNodeName"] = nominated
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		panic("scheduler: a condition that can't be encoded: " + err.Error())
+	}
+	return patch
+}

@@ -1,0 +1,86 @@
+package scheduler
+
+import (
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// mailbox brings work to the loop: watches and finished calls post closures, the
+// loop runs them in order. It never blocks who posts.
+type mailbox struct {
+	mu    sync.Mutex
+	queue []func()
+	full  chan struct{} // holds one token when the queue may not be empty
+}
+
+func newMailbox() *mailbox { return &mailbox{full: make(chan struct{}, 1)} }
+
+func (m *mailbox) post(f func()) {
+	m.mu.Lock()
+	m.queue = append(m.queue, f)
+	m.mu.Unlock()
+	select {
+	case m.full <- struct{}{}:
+	default:
+	}
+}
+
+// run runs everything that was posted and reports whether there was anything.
+func (m *mailbox) run() bool {
+	m.mu.Lock()
+	work := m.queue
+	m.queue = nil
+	m.mu.Unlock()
+	for _, f := range work {
+		f()
+	}
+	return len(work) > 0
+}
+
+// feed lets a reflector post what it sees instead of storing it: the cluster and
+// the queue are the only copies. T is the object's type.
+type feed[T any] struct {
+	box     *mailbox
+	prepare func(T) T // runs in the reflector's goroutine; drops what nobody reads
+	seen    func(T)
+	gone    func(T)
+	all     func([]T) // a new full list
+}
+
+var _ cache.ReflectorStore = (*feed[int])(nil)
+
+// Add implements cache.ReflectorStore.
+func (f *feed[T]) Add(obj any) error { return f.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (f *feed[T]) Update(obj any) error {
+	if o, ok := obj.(T); ok {
+		o = f.prepare(o)
+		f.box.post(func() { f.seen(o) })
+	}
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (f *feed[T]) Delete(obj any) error {
+	if o, ok := obj.(T); ok {
+		f.box.post(func() { f.gone(o) })
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (f *feed[T]) Replace(list []any, _ string) error {
+	objects := make([]T, 0, len(list))
+	for _, obj := range list {
+		if o, ok := obj.(T); ok {
+			objects = append(objects, f.prepare(o))
+		}
+	}
+	f.box.post(func() { f.all(objects) })
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (f *feed[T]) Resync() error { return nil }

@@ -1,0 +1,90 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/placement"
+)
+
+// preempt decides again, now that the budgets are known, and removes victims in
+// the background. The pod stays away from the queue until that is done (L2.53).
+func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.PodDisruptionBudget) {
+	pod := it.pod.Object
+	if s.queue.items[pod.UID] != it {
+		return // deleted meanwhile
+	}
+	began := time.Now()
+	d := s.cluster.Decide(it.pod, s.start)
+	s.start = d.Next
+	if d.Node != "" { // room was made while the budgets were read
+		s.assume(ctx, it, d.Node, began)
+		return
+	}
+	p := s.cluster.Preempt(it.pod, d, budgets)
+	if p.Node == "" {
+		s.reject(ctx, it, d, p.Message, began)
+		return
+	}
+	s.cluster.Nominate(it.pod, p.Node)
+	message := d.Message("")
+	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, p.Node)
+	s.record(pod, "", message+" Preempting on "+p.Node, began)
+	filters := d.Filters()
+	s.calls.Do(pod.UID, func() {
+		err := s.removeVictims(ctx, pod, p.Victims, p.Node)
+		s.box.post(func() {
+			if err != nil {
+				s.cluster.Denominate(pod.UID)
+				s.failed(ctx, it, err)
+				return
+			}
+			s.queue.Park(it, filters, time.Now())
+		})
+	})
+}
+
+// removeVictims deletes the victims side by side, each with its own grace (L2.52).
+func (s *Scheduler) removeVictims(ctx context.Context, preemptor *corev1.Pod, victims []*placement.Pod, node string) error {
+	errs := make([]error, len(victims))
+	var group sync.WaitGroup
+	for i, v := range victims {
+		group.Go(func() { errs[i] = s.removeVictim(ctx, preemptor, v.Object, node) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.Pod, node string) error {
+	if victim.DeletionTimestamp != nil {
+		return nil // it leaves already
+	}
+	pods := s.client.CoreV1().Pods(victim.Namespace)
+	patch := statusPatch(victim, corev1.PodCondition{
+		Type:    corev1.DisruptionTarget,
+		Status:  corev1.ConditionTrue,
+		Reason:  corev1.PodReasonPreemptionByScheduler,
+		Message: Name + ": preempting to accommodate a higher priority pod",
+	}, "", time.Now())
+	_, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err == nil {
+		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or another pod of that name
+	}
+	if err != nil {
+		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
+	}
+	s.recorder.Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)
+	return nil
+}

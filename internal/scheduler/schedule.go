@@ -1,0 +1,125 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/journal"
+	"carob/internal/core/placement"
+)
+
+// schedule makes one attempt for a popped pod.
+func (s *Scheduler) schedule(ctx context.Context, it *item) {
+	began := time.Now()
+	d := s.cluster.Decide(it.pod, s.start)
+	s.start = d.Next
+	if d.Node != "" {
+		s.assume(ctx, it, d.Node, began)
+		return
+	}
+	p := s.cluster.Preempt(it.pod, d, nil)
+	if p.Node == "" {
+		s.reject(ctx, it, d, p.Message, began)
+		return
+	}
+	// Someone could leave. Disruption budgets decide who, and are asked for only now.
+	s.calls.Do(it.pod.Object.UID, func() {
+		budgets, err := s.budgets(ctx)
+		s.box.post(func() {
+			if err != nil {
+				s.failed(ctx, it, fmt.Errorf("list disruption budgets: %w", err))
+				return
+			}
+			s.preempt(ctx, it, budgets)
+		})
+	})
+}
+
+// budgets lists all disruption budgets; an API that doesn't serve them has none.
+func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudget, error) {
+	list, err := s.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	budgets := make([]*policyv1.PodDisruptionBudget, len(list.Items))
+	for i := range list.Items {
+		budgets[i] = &list.Items[i]
+	}
+	return budgets, nil
+}
+
+// assume counts the pod on its node at once, so that the next decision sees it
+// there, and binds it in the background.
+func (s *Scheduler) assume(ctx context.Context, it *item, node string, began time.Time) {
+	pod := it.pod.Object
+	s.cluster.SetPod(it.pod, node)
+	s.assumed[pod.UID] = it
+	s.calls.Do(pod.UID, func() {
+		err := s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+		}, metav1.CreateOptions{})
+		if err == nil {
+			s.recorder.Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node) // L2.43
+			s.record(pod, node, "", began)
+		}
+		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })
+	})
+}
+
+// bindingEnded takes the answer to a binding. A success needs nothing more: the
+// watch shows it. A failure gives the room on the node back.
+func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err error) {
+	pod := it.pod.Object
+	if err == nil {
+		s.queue.Remove(pod.UID)
+		return
+	}
+	if s.assumed[pod.UID] != it {
+		return // deleted, or seen on a node, meanwhile
+	}
+	delete(s.assumed, pod.UID)
+	s.cluster.RemovePod(pod.UID)
+	s.stir(podLeft)
+	if apierrors.IsNotFound(err) {
+		s.queue.Remove(pod.UID)
+		return
+	}
+	s.failed(ctx, it, fmt.Errorf("bind pod to node %q: %w", node, err))
+}
+
+// failed reports an error of ours or of the API, and tries again after a while.
+func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
+	if ctx.Err() != nil || s.queue.items[it.pod.Object.UID] != it {
+		return // stopping, or deleted meanwhile
+	}
+	klog.FromContext(ctx).Error(err, "Scheduling failed", "pod", klog.KObj(it.pod.Object))
+	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonSchedulerError, err.Error(), "")
+	s.queue.Fail(it, time.Now())
+}
+
+// reject parks a pod that fits nowhere and says why (L2.40–L2.42).
+func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, preemption string, began time.Time) {
+	message := d.Message(preemption)
+	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonUnschedulable, message, "")
+	s.record(it.pod.Object, "", message, began)
+	s.queue.Park(it, d.Filters(), time.Now())
+}
+
+func (s *Scheduler) record(pod *corev1.Pod, node, detail string, began time.Time) {
+	now := time.Now()
+	s.journal.Record(journal.Entry{
+		Time: now, Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
+		Kind: journal.Schedule, Key: node, Detail: detail, Duration: now.Sub(began),
+	})
+}

@@ -1,0 +1,145 @@
+// Package scheduler gives pods their nodes. It watches the API, asks
+// core/placement and writes bindings, conditions and events; app runs it, and it
+// must never decide by itself which node is right.
+//
+// Goroutines: one reflector for pods, one for nodes, one for namespaces; the loop,
+// which alone owns the cluster picture and the queue; up to maxCalls API calls. What
+// the others know reaches the loop as closures through a mailbox, so a decision
+// sees everything that happened before it and takes no lock. Nothing ticks: the
+// loop sleeps until something is posted or a waiting pod's time is up.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/journal"
+	"carob/internal/core/placement"
+)
+
+// Name is the schedulerName of the pods this scheduler is for, and its name in events (L2.1, L2.42).
+const Name = corev1.DefaultSchedulerName
+
+// maxCalls bounds the API calls in flight; a burst of pods is bound in parallel.
+const maxCalls = 64
+
+// Options are what may be left out.
+type Options struct {
+	Journal journal.Recorder // scheduling attempts; nil keeps none
+}
+
+// Scheduler drives placement. Make it with New and Run it once.
+type Scheduler struct {
+	client  kubernetes.Interface
+	journal journal.Recorder
+	box     *mailbox
+	calls   *sequence[types.UID]
+
+	events   events.EventBroadcaster
+	recorder events.EventRecorder
+	synced   chan struct{} // closed when all watches delivered their first list
+
+	// Owned by the loop.
+	cluster  *placement.Cluster
+	queue    *queue
+	bound    map[types.UID]string                   // pods that have a node by the API's word
+	assumed  map[types.UID]*item                    // decided, binding not yet seen
+	nodes    map[string]*corev1.Node                // newest version of each
+	spaces   map[string]*corev1.Namespace           // likewise
+	listed   struct{ nodes, namespaces, pods bool } // watches that delivered a first list
+	unsynced int                                    // watches that did not
+	start    int                                    // where the next decision starts looking
+}
+
+// New returns a scheduler that talks to the API of cfg. Its client-side rate limit is lifted.
+func New(cfg *rest.Config, o Options) (*Scheduler, error) {
+	c := rest.CopyConfig(cfg)
+	c.QPS = -1
+	if c.ContentType == "" {
+		c.ContentType = "application/vnd.kubernetes.protobuf"
+		c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	}
+	rest.AddUserAgent(c, "carob-scheduler")
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: make API client: %w", err)
+	}
+	return NewForClient(client, o), nil
+}
+
+// NewForClient is New for a client that is there already.
+func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
+	s := &Scheduler{
+		client:   client,
+		journal:  o.Journal,
+		box:      newMailbox(),
+		calls:    newSequence[types.UID](maxCalls),
+		synced:   make(chan struct{}),
+		cluster:  placement.NewCluster(),
+		queue:    newQueue(),
+		bound:    map[types.UID]string{},
+		assumed:  map[types.UID]*item{},
+		nodes:    map[string]*corev1.Node{},
+		spaces:   map[string]*corev1.Namespace{},
+		unsynced: watches,
+	}
+	if s.journal == nil {
+		s.journal = journal.Discard{}
+	}
+	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	s.recorder = s.events.NewRecorder(scheme.Scheme, Name)
+	return s
+}
+
+// Synced is closed once the scheduler knows all pods and nodes and places pods.
+func (s *Scheduler) Synced() <-chan struct{} { return s.synced }
+
+// Run schedules pods until ctx ends; then it finishes the calls in flight and returns nil.
+func (s *Scheduler) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("scheduler"))
+	if err := s.events.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("scheduler: start recording events: %w", err)
+	}
+	defer s.events.Shutdown()
+	var watching sync.WaitGroup
+	s.watch(ctx, &watching)
+	s.loop(ctx)
+	watching.Wait()
+	s.calls.Wait()
+	return nil
+}
+
+func (s *Scheduler) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		s.box.run()
+		s.queue.Expire(time.Now())
+		if s.unsynced == 0 {
+			for it := s.queue.Pop(); it != nil; it = s.queue.Pop() {
+				s.schedule(ctx, it)
+				s.box.run()
+			}
+		}
+		timer.Stop()
+		if next := s.queue.Next(); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.box.full:
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,426 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"carob/internal/base/journal"
+)
+
+// world is a scheduler on a fake API inside a bubble of virtual time.
+type world struct {
+	*testing.T
+	client *fake.Clientset
+	log    *recorder
+	stop   func()
+	// bind, when set, answers a binding instead of the fake API.
+	bind func(pod, node string) error
+}
+
+type recorder struct {
+	mu      sync.Mutex
+	entries []journal.Entry
+}
+
+func (r *recorder) Record(e journal.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entries = append(r.entries, e)
+}
+
+// inWorld runs a test with the objects in the API from the start.
+func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
+		w.client.PrependReactor("create", "pods", w.onBind)
+		s := NewForClient(w.client, Options{Journal: w.log})
+		ctx, cancel := context.WithCancel(t.Context())
+		var err error
+		done := make(chan struct{})
+		go func() { err = s.Run(ctx); close(done) }()
+		w.stop = func() { cancel(); <-done }
+		<-s.Synced()
+		synctest.Wait()
+		test(w)
+		w.stop()
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// onBind does what the API server does with a binding.
+func (w *world) onBind(a ktesting.Action) (bool, runtime.Object, error) {
+	create, ok := a.(ktesting.CreateAction)
+	if !ok || a.GetSubresource() != "binding" {
+		return false, nil, nil
+	}
+	b := create.GetObject().(*corev1.Binding)
+	if w.bind != nil {
+		if err := w.bind(b.Name, b.Target.Name); err != nil {
+			return true, nil, err
+		}
+	}
+	obj, err := w.client.Tracker().Get(a.GetResource(), a.GetNamespace(), b.Name)
+	if err != nil {
+		return true, nil, err
+	}
+	pod := obj.(*corev1.Pod).DeepCopy()
+	pod.Spec.NodeName = b.Target.Name
+	return true, b, w.client.Tracker().Update(a.GetResource(), pod, a.GetNamespace())
+}
+
+func (w *world) pod(name string) *corev1.Pod {
+	w.Helper()
+	p, err := w.client.CoreV1().Pods("default").Get(w.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return p
+}
+
+func (w *world) create(pods ...*corev1.Pod) {
+	w.Helper()
+	for _, p := range pods {
+		if _, err := w.client.CoreV1().Pods(p.Namespace).Create(w.Context(), p, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+	}
+	synctest.Wait()
+}
+
+func (w *world) update(p *corev1.Pod) {
+	w.Helper()
+	if _, err := w.client.CoreV1().Pods(p.Namespace).Update(w.Context(), p, metav1.UpdateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (w *world) delete(name string) {
+	w.Helper()
+	if err := w.client.CoreV1().Pods("default").Delete(w.Context(), name, metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (w *world) on(name, node string) {
+	w.Helper()
+	if got := w.pod(name).Spec.NodeName; got != node {
+		w.Errorf("pod %s is on %q, want %q", name, got, node)
+	}
+}
+
+func (w *world) events(reason string) []eventsv1.Event {
+	w.Helper()
+	list, err := w.client.EventsV1().Events("").List(w.Context(), metav1.ListOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var found []eventsv1.Event
+	for _, e := range list.Items {
+		if e.Reason == reason {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func (w *world) condition(name string, t corev1.PodConditionType) corev1.PodCondition {
+	w.Helper()
+	if c := conditionOf(w.pod(name), t); c != nil {
+		return *c
+	}
+	return corev1.PodCondition{}
+}
+
+func node(name, cpu string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
+		}},
+	}
+}
+
+func pod(name, cpu string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{
+			SchedulerName: Name,
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)},
+			}}},
+		},
+	}
+}
+
+func withPriority(p *corev1.Pod, priority int32) *corev1.Pod {
+	p.Spec.Priority = &priority
+	return p
+}
+
+func TestBindsAtOnce(t *testing.T) { // L2.43
+	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
+		began := time.Now()
+		w.create(pod("a", "1"))
+		w.on("a", "n1")
+		if took := time.Since(began); took != 0 {
+			w.Errorf("binding waited %v of virtual time", took)
+		}
+		e := w.events("Scheduled")
+		if len(e) != 1 {
+			w.Fatalf("%d events, want 1", len(e))
+		}
+		if e[0].Note != "Successfully assigned default/a to n1" || e[0].Action != "Binding" || e[0].Type != "Normal" || e[0].ReportingController != "default-scheduler" {
+			w.Errorf("event %+v", e[0])
+		}
+		if len(w.log.entries) != 1 || w.log.entries[0].Key != "n1" {
+			w.Errorf("journal %+v", w.log.entries)
+		}
+	})
+}
+
+func TestLeavesOthersAlone(t *testing.T) { // L2.1
+	other := pod("other", "1")
+	other.Spec.SchedulerName = "somebody-else"
+	inWorld(t, []runtime.Object{node("n1", "4"), other}, func(w *world) { w.on("other", "") })
+}
+
+func TestUnschedulable(t *testing.T) { // L2.40–L2.42, L2.5
+	inWorld(t, []runtime.Object{node("n1", "1")}, func(w *world) {
+		w.create(pod("big", "2"))
+		want := "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+		c := w.condition("big", corev1.PodScheduled)
+		if c.Status != corev1.ConditionFalse || c.Reason != "Unschedulable" || c.Message != want {
+			w.Errorf("condition %+v", c)
+		}
+		e := w.events("FailedScheduling")
+		if len(e) != 1 || e[0].Note != want || e[0].Action != "Scheduling" || e[0].Type != "Warning" {
+			w.Errorf("events %+v", e)
+		}
+		patches := len(w.client.Actions())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(w.client.Actions()); got != patches {
+			w.Errorf("%d API calls while nothing changed", got-patches)
+		}
+		n := node("n1", "1")
+		n.Labels["heartbeat"] = "no"
+		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), n, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		if got := len(w.log.entries); got != 1 {
+			w.Errorf("a label woke a pod that lacks cpu: %d attempts", got)
+		}
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		w.on("big", "n2")
+	})
+}
+
+func TestNoNodes(t *testing.T) { // L2.41
+	inWorld(t, nil, func(w *world) {
+		w.create(pod("a", "1"))
+		if c := w.condition("a", corev1.PodScheduled); c.Message != "no nodes available to schedule pods" {
+			w.Errorf("condition %+v", c)
+		}
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "4"), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		w.on("a", "n1")
+	})
+}
+
+func TestFreedRoomIsUsed(t *testing.T) { // L2.5
+	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
+		w.create(pod("a", "2"), pod("b", "2"))
+		w.on("b", "")
+		w.delete("a")
+		w.on("b", "n1")
+	})
+}
+
+func TestFinishedPodsHoldNothing(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
+		w.create(pod("a", "2"), pod("b", "2"))
+		a := w.pod("a")
+		a.Status.Phase = corev1.PodSucceeded
+		w.update(a)
+		w.on("b", "n1")
+	})
+}
+
+func TestGates(t *testing.T) { // L2.2, L11.22
+	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
+		p := pod("a", "1")
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g1"}, {Name: "g2"}}
+		w.create(p)
+		w.on("a", "")
+		p = w.pod("a")
+		p.Spec.SchedulingGates = p.Spec.SchedulingGates[1:]
+		w.update(p)
+		w.on("a", "")
+		p = w.pod("a")
+		p.Spec.SchedulingGates = nil
+		w.update(p)
+		w.on("a", "n1")
+	})
+}
+
+func TestPriorityGoesFirst(t *testing.T) { // L2.2
+	low, high := withPriority(pod("low", "2"), 1), withPriority(pod("high", "2"), 2)
+	inWorld(t, []runtime.Object{low, high}, func(w *world) {
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "2"), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		w.on("high", "n1")
+		w.on("low", "")
+	})
+}
+
+func TestBindingFailureBacksOff(t *testing.T) { // L2.3, L2.42
+	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
+		var tries []time.Time
+		w.bind = func(string, string) error {
+			if tries = append(tries, time.Now()); len(tries) < 4 {
+				return errors.New("boom")
+			}
+			return nil
+		}
+		began := time.Now()
+		w.create(pod("a", "1"))
+		if c := w.condition("a", corev1.PodScheduled); c.Reason != "SchedulerError" || !strings.Contains(c.Message, "boom") {
+			w.Errorf("condition %+v", c)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.on("a", "n1")
+		for i, want := range []time.Duration{0, 1 * time.Second, 3 * time.Second, 7 * time.Second} {
+			if got := tries[i].Sub(began); got < want || got > want+time.Second {
+				w.Errorf("try %d after %v, want %v, rounded up to a second", i, got, want)
+			}
+		}
+	})
+}
+
+func TestAssumedPodsHoldTheirRoom(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
+		release := make(chan struct{})
+		w.bind = func(pod, _ string) error {
+			if pod == "a" {
+				<-release
+			}
+			return nil
+		}
+		w.create(pod("a", "2"), pod("b", "2"))
+		w.on("b", "")
+		close(release)
+		synctest.Wait()
+		w.on("a", "n1")
+		w.on("b", "")
+	})
+}
+
+// TestBurst proves that bindings don't wait for each other: each takes 10 ms of
+// virtual time, fifty together must not take longer.
+func TestBurst(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", "64")}, func(w *world) {
+		w.bind = func(string, string) error { time.Sleep(10 * time.Millisecond); return nil }
+		began := time.Now()
+		for i := range 50 {
+			w.create(pod(fmt.Sprint("p", i), "100m"))
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		for i := range 50 {
+			w.on(fmt.Sprint("p", i), "n1")
+		}
+		if took := time.Since(began); took != 10*time.Millisecond {
+			w.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestPreemption(t *testing.T) { // L2.50–L2.54
+	low := withPriority(pod("low", "2"), 1)
+	low.Spec.NodeName = "n1"
+	inWorld(t, []runtime.Object{node("n1", "2"), low}, func(w *world) {
+		// The victim takes its time: the fake API would delete at once.
+		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+			p := w.pod("low")
+			if p.DeletionTimestamp != nil {
+				return false, nil, nil
+			}
+			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			return true, nil, w.client.Tracker().Update(a.GetResource(), p, "default")
+		})
+		w.create(withPriority(pod("high", "2"), 1000))
+		high := w.pod("high")
+		if high.Status.NominatedNodeName != "n1" || high.Spec.NodeName != "" {
+			w.Errorf("nominated to %q, on %q", high.Status.NominatedNodeName, high.Spec.NodeName)
+		}
+		if c := w.condition("high", corev1.PodScheduled); c.Message != "0/1 nodes are available: 1 Insufficient cpu." {
+			w.Errorf("condition %+v", c)
+		}
+		c := w.condition("low", corev1.DisruptionTarget)
+		if c.Status != corev1.ConditionTrue || c.Reason != "PreemptionByScheduler" || c.Message != "default-scheduler: preempting to accommodate a higher priority pod" {
+			w.Errorf("victim's condition %+v", c)
+		}
+		e := w.events("Preempted")
+		if len(e) != 1 || e[0].Note != "Preempted by pod uid-high on node n1" || e[0].Action != "Preempting" {
+			w.Errorf("events %+v", e)
+		}
+		// A newcomer of lower priority must not take the room that is coming.
+		w.create(withPriority(pod("between", "1"), 5))
+		w.delete("low")
+		w.on("high", "n1")
+		w.on("between", "")
+	})
+}
+
+func TestDeletedWhileItWaits(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", "1")}, func(w *world) {
+		w.create(pod("a", "2"))
+		w.delete("a")
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		if got := len(w.events("Scheduled")); got != 0 {
+			w.Errorf("%d bindings of a deleted pod", got)
+		}
+	})
+}
+
+func TestTriedAgainAfterFiveMinutes(t *testing.T) { // L2.3
+	inWorld(t, []runtime.Object{node("n1", "1")}, func(w *world) {
+		w.create(pod("a", "2"))
+		time.Sleep(maxUnschedulable)
+		synctest.Wait()
+		if got := len(w.log.entries); got != 2 {
+			w.Errorf("%d attempts, want 2", got)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package scheduler
+
+import "sync"
+
+// sequence runs API calls in the background: those of one key in order, lest an
+// older status overtake a newer one, those of different keys beside each other
+// up to a limit.
+type sequence[K comparable] struct {
+	slots chan struct{}
+	mu    sync.Mutex
+	tails map[K][]func() // a key is here while its calls run
+	done  sync.WaitGroup
+}
+
+func newSequence[K comparable](limit int) *sequence[K] {
+	return &sequence[K]{slots: make(chan struct{}, limit), tails: map[K][]func(){}}
+}
+
+// Do runs f after all that was given for the same key before.
+func (s *sequence[K]) Do(key K, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tail, busy := s.tails[key]; busy {
+		s.tails[key] = append(tail, f)
+		return
+	}
+	s.tails[key] = nil
+	s.done.Go(func() { s.run(key, f) })
+}
+
+func (s *sequence[K]) run(key K, f func()) {
+	for f != nil {
+		s.slots <- struct{}{}
+		f()
+		<-s.slots
+		s.mu.Lock()
+		if tail := s.tails[key]; len(tail) > 0 {
+			f, s.tails[key] = tail[0], tail[1:]
+		} else {
+			f = nil
+			delete(s.tails, key)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Wait returns when nothing runs any more.
+func (s *sequence[K]) Wait() { s.done.Wait() }
