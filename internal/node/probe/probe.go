@@ -50,17 +50,24 @@ type Target struct {
 // the text for the event. It leaves no goroutine and no connection behind.
 func Run(ctx context.Context, t Target, p *corev1.Probe) (podlife.ProbeVerdict, string) {
 	timeout := max(time.Duration(p.TimeoutSeconds)*time.Second, time.Second)
+	var verdict podlife.ProbeVerdict
+	var text string
 	switch {
 	case p.Exec != nil:
-		return execCommand(ctx, t, p.Exec, timeout)
+		verdict, text = execCommand(ctx, t, p.Exec, timeout)
 	case p.HTTPGet != nil:
-		return httpGet(ctx, t, p.HTTPGet, timeout)
+		verdict, text = httpGet(ctx, t, p.HTTPGet, timeout)
 	case p.TCPSocket != nil:
-		return tcpSocket(ctx, t, p.TCPSocket, timeout)
+		verdict, text = tcpSocket(ctx, t, p.TCPSocket, timeout)
 	case p.GRPC != nil:
-		return grpcHealth(ctx, t, p.GRPC, timeout)
+		verdict, text = grpcHealth(ctx, t, p.GRPC, timeout)
+	default:
+		return podlife.ProbeError, "missing probe handler for container " + t.Container.Name
 	}
-	return podlife.ProbeError, "missing probe handler for container " + t.Container.Name
+	if err := ctx.Err(); err != nil {
+		return podlife.ProbeError, err.Error() // aborted: it says nothing about the container
+	}
+	return verdict, text
 }
 
 // execCommand succeeds when the command exits with 0; running out of time is a failure, not an error (L5.20).
@@ -84,7 +91,7 @@ func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeo
 		return podlife.ProbeSuccess, output(res)
 	case err == nil:
 		return podlife.ProbeFailure, output(res)
-	case ctx.Err() == nil && (status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)):
+	case status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded):
 		return podlife.ProbeFailure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout)
 	default:
 		return podlife.ProbeError, err.Error()
