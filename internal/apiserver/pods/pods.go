@@ -38,10 +38,10 @@ type Config struct {
 	RESTOptions generic.RESTOptionsGetter
 	// Reader reads nodes and pod disruption budgets.
 	Reader admission.Reader
-	// Storages finds the storage of another resource; eviction writes to pod disruption budgets with it.
+	// Storages finds the storage of another resource; eviction writes to "poddisruptionbudgets/status" with it.
 	Storages admission.Storages
-	// Agents reaches the node agents; without a Dial the subresources that need one answer 503.
-	Agents NodeAgents
+	// Agents reaches the node agents: logs, exec, attach and port-forward go there.
+	Agents *Agents
 }
 
 // NodeAgents says how the API server reaches the agent of a node.
@@ -64,10 +64,14 @@ type Storage struct {
 // Resource is the group and resource of pods.
 var Resource = schema.GroupResource{Resource: "pods"}
 
-// New makes the pod storages and registers the field selectors of pods (L1.2) in the scheme.
+// New makes the pod storages. It registers in the scheme the field selectors of pods (L1.2) and the query parameters of the
+// streaming subresources of pods, nodes and services.
 func New(c Config) (*Storage, error) {
 	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), fieldLabel); err != nil {
 		return nil, fmt.Errorf("register the field selectors of pods: %w", err)
+	}
+	if err := registerOptions(c.Scheme); err != nil {
+		return nil, err
 	}
 	main := newStrategy(c.Scheme)
 	store := &genericregistry.Store{
@@ -94,13 +98,21 @@ func New(c Config) (*Storage, error) {
 
 	s := &Storage{Pods: &Store{store}}
 	bind := &bindingREST{store: store}
+	status := subresource(store, statusStrategy{main})
+	connect := connecter{finder{store: store, agents: c.Agents}}
 	s.Resources = map[string]rest.Storage{
 		"pods":                     s.Pods,
-		"pods/status":              subresource(store, statusStrategy{main}),
+		"pods/status":              status,
 		"pods/ephemeralcontainers": subresource(store, ephemeralStrategy{main}),
 		"pods/resize":              subresource(store, resizeStrategy{main}),
 		"pods/binding":             bind,
 		"bindings":                 &legacyBindingREST{bind},
+		"pods/eviction":            &evictionREST{store: store, status: status, reader: c.Reader, storages: c.Storages, pause: retryPause},
+		"pods/log":                 &logREST{connect.finder},
+		"pods/exec":                &execREST{connect},
+		"pods/attach":              &attachREST{connect},
+		"pods/portforward":         &portForwardREST{connect},
+		"pods/proxy":               &proxyREST{finder: connect.finder, transport: podTransport()},
 	}
 	return s, nil
 }
