@@ -151,7 +151,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	if r.Singular == "" {
 		r.Singular = strings.ToLower(r.Kind.Kind)
 	}
-	if err := b.addFieldLabels(r); err != nil {
+	if err := b.AddFieldLabels(r, r.Kind); err != nil {
 		return nil, nil, err
 	}
 	strategy, err := newStrategy(b.Set.Scheme, r)
@@ -235,15 +235,16 @@ func (r *Resource) attributes() storage.AttrFunc {
 	}
 }
 
-func (b *Builder) addFieldLabels(r *Resource) error {
-	err := b.Set.Scheme.AddFieldLabelConversionFunc(r.Kind, func(label, value string) (string, string, error) {
+// AddFieldLabels makes r's fields selectable under kind, r's own or one it is also served as.
+func (b *Builder) AddFieldLabels(r *Resource, kind schema.GroupVersionKind) error {
+	err := b.Set.Scheme.AddFieldLabelConversionFunc(kind, func(label, value string) (string, string, error) {
 		if _, ok := r.Fields[label]; ok || label == "metadata.name" || label == "metadata.namespace" && !r.Cluster {
 			return label, value, nil
 		}
 		return "", "", fmt.Errorf("field label not supported: %s", label)
 	})
 	if err != nil {
-		return fmt.Errorf("register the field labels of %v: %w", r.Kind, err)
+		return fmt.Errorf("register the field labels of %v: %w", kind, err)
 	}
 	return nil
 }

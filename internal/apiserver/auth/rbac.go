@@ -1,0 +1,335 @@
+// Package auth says who a request comes from and what it may do: client
+// certificates and tokens, the RBAC authorizer, the built-in policy and the
+// review kinds. The apiserver package wires it. It must never grant anything
+// that a stored role does not grant, but for the group system:masters.
+package auth
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// RBAC authorizes by the stored roles and bindings. It follows them by watches
+// and keeps them by subject, so that a decision reads no store. Until the first
+// watch has delivered it decides by the built-in policy.
+type RBAC struct {
+	sources map[schema.GroupResource]Source
+
+	mu    sync.RWMutex
+	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name
+	// bySubject is made anew from kinds on every change.
+	bySubject map[subject][]grant
+	rules     map[roleKey][]rbacv1.PolicyRule
+}
+
+// Source is a stored kind: what the generic store offers.
+type Source interface {
+	rest.Lister
+	rest.Watcher
+}
+
+type subject struct{ kind, name string }
+
+type roleKey struct{ namespace, name string } // no namespace for a ClusterRole
+
+// grant is a binding as seen from one of its subjects.
+type grant struct {
+	namespace string // where it holds; everywhere when empty
+	binding   string // "ClusterRoleBinding \"x\"" for the reason
+	role      roleKey
+	roleKind  string
+}
+
+// The four kinds.
+var (
+	clusterRoles        = rbacv1.SchemeGroupVersion.WithResource("clusterroles").GroupResource()
+	clusterRoleBindings = rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings").GroupResource()
+	roles               = rbacv1.SchemeGroupVersion.WithResource("roles").GroupResource()
+	roleBindings        = rbacv1.SchemeGroupVersion.WithResource("rolebindings").GroupResource()
+)
+
+var (
+	_ authorizer.Authorizer   = (*RBAC)(nil)
+	_ authorizer.RuleResolver = (*RBAC)(nil)
+)
+
+// NewRBAC returns an authorizer that knows the built-in policy only. Follow the
+// stored objects by Run.
+func NewRBAC(policy Policy) *RBAC {
+	r := &RBAC{kinds: map[schema.GroupResource]map[string]runtime.Object{}}
+	for _, gr := range []schema.GroupResource{clusterRoles, clusterRoleBindings, roles, roleBindings} {
+		r.kinds[gr] = map[string]runtime.Object{}
+	}
+	for _, o := range policy.Objects() {
+		r.kinds[o.Resource][key(o.Object)] = o.Object
+	}
+	r.index()
+	return r
+}
+
+// SetSources names the stores of the four kinds, before Run.
+func (r *RBAC) SetSources(find func(schema.GroupResource) Source) {
+	r.sources = map[schema.GroupResource]Source{}
+	for gr := range r.kinds {
+		r.sources[gr] = find(gr)
+	}
+}
+
+// Run follows the stored objects until ctx ends.
+func (r *RBAC) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for gr, src := range r.sources {
+		wg.Go(func() {
+			follow(ctx, src, func(objs map[string]runtime.Object) { r.replace(gr, objs) }, func(k string, obj runtime.Object) { r.change(gr, k, obj) })
+		})
+	}
+	wg.Wait()
+}
+
+// replace takes over a complete list. An object of the built-in policy that is
+// not stored yet stays until the first list that has objects: an empty store is
+// one whose policy is about to be written.
+func (r *RBAC) replace(gr schema.GroupResource, objs map[string]runtime.Object) {
+	if len(objs) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, builtin := range r.kinds[gr] {
+		if _, ok := objs[k]; !ok && isUnstored(builtin) {
+			objs[k] = builtin
+		}
+	}
+	r.kinds[gr] = objs
+	r.index()
+}
+
+// isUnstored reports whether obj has never been in a store: it has no version.
+func isUnstored(obj runtime.Object) bool { return accessor(obj).GetResourceVersion() == "" }
+
+func (r *RBAC) change(gr schema.GroupResource, k string, obj runtime.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if obj == nil {
+		delete(r.kinds[gr], k)
+	} else {
+		r.kinds[gr][k] = obj
+	}
+	r.index()
+}
+
+// Stored drops what is left of the built-in policy: everything is in the store now.
+func (r *RBAC) Stored() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, objs := range r.kinds {
+		for k, o := range objs {
+			if isUnstored(o) {
+				delete(objs, k)
+			}
+		}
+	}
+	r.index()
+}
+
+// index computes bySubject and rules. mu is held.
+func (r *RBAC) index() {
+	r.bySubject, r.rules = map[subject][]grant{}, map[roleKey][]rbacv1.PolicyRule{}
+	for _, o := range r.kinds[clusterRoles] {
+		c := o.(*rbacv1.ClusterRole)
+		r.rules[roleKey{name: c.Name}] = c.Rules
+	}
+	for _, o := range r.kinds[roles] {
+		c := o.(*rbacv1.Role)
+		r.rules[roleKey{c.Namespace, c.Name}] = c.Rules
+	}
+	for _, o := range r.kinds[clusterRoleBindings] {
+		b := o.(*rbacv1.ClusterRoleBinding)
+		r.add(b.Subjects, "", b.RoleRef, fmt.Sprintf("ClusterRoleBinding %q", b.Name))
+	}
+	for _, o := range r.kinds[roleBindings] {
+		b := o.(*rbacv1.RoleBinding)
+		r.add(b.Subjects, b.Namespace, b.RoleRef, fmt.Sprintf("RoleBinding %q", b.Name+"/"+b.Namespace))
+	}
+}
+
+func (r *RBAC) add(subjects []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) {
+	g := grant{namespace: namespace, binding: binding, roleKind: ref.Kind, role: roleKey{name: ref.Name}}
+	if ref.Kind == "Role" {
+		g.role.namespace = namespace
+	}
+	for _, s := range subjects {
+		k := subject{s.Kind, s.Name}
+		if s.Kind == rbacv1.ServiceAccountKind {
+			ns := s.Namespace
+			if ns == "" {
+				ns = namespace
+			}
+			k = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
+		}
+		r.bySubject[k] = append(r.bySubject[k], g)
+	}
+}
+
+// visit calls fn for each rule that holds for u in namespace and everywhere, until
+// it returns false, and collects roles that are bound but missing.
+func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, s subject, rule *rbacv1.PolicyRule) bool) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var missing []error
+	each := func(s subject) bool {
+		for _, g := range r.bySubject[s] {
+			if g.namespace != "" && g.namespace != namespace {
+				continue
+			}
+			rules, ok := r.rules[g.role]
+			if !ok {
+				missing = append(missing, fmt.Errorf("%s.rbac.authorization.k8s.io %q not found", strings.ToLower(g.roleKind), g.role.name))
+			}
+			for i := range rules {
+				if !fn(g, s, &rules[i]) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	if !each(subject{rbacv1.UserKind, u.GetName()}) {
+		return nil
+	}
+	for _, g := range u.GetGroups() {
+		if !each(subject{rbacv1.GroupKind, g}) {
+			return nil
+		}
+	}
+	return utilerrors.NewAggregate(missing)
+}
+
+// Authorize implements authorizer.Authorizer.
+func (r *RBAC) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	u := a.GetUser()
+	if u == nil {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	reason := ""
+	err := r.visit(u, a.GetNamespace(), func(g grant, s subject, rule *rbacv1.PolicyRule) bool {
+		if !allows(rule, a) {
+			return true
+		}
+		reason = fmt.Sprintf("RBAC: allowed by %s of %s %q to %s %q", g.binding, g.roleKind, g.role.name, s.kind, s.name)
+		return false
+	})
+	if reason != "" {
+		return authorizer.DecisionAllow, reason, nil
+	}
+	if err != nil {
+		reason = "RBAC: " + err.Error()
+	}
+	return authorizer.DecisionNoOpinion, reason, nil
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer; RBAC knows no conditions.
+func (r *RBAC) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(r.Authorize(ctx, a))
+}
+
+// EvaluateConditions implements authorizer.Authorizer.
+func (r *RBAC) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	var res []authorizer.ResourceRuleInfo
+	var non []authorizer.NonResourceRuleInfo
+	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
+		res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
+		non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
+	}
+	for _, p := range r.PolicyRules(u, namespace) {
+		if len(p.Resources) > 0 {
+			res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: p.Verbs, APIGroups: p.APIGroups, Resources: p.Resources, ResourceNames: p.ResourceNames})
+		}
+		if len(p.NonResourceURLs) > 0 {
+			non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: p.Verbs, NonResourceURLs: p.NonResourceURLs})
+		}
+	}
+	return res, non, false, nil
+}
+
+// PolicyRules returns all rules that hold for u in namespace.
+func (r *RBAC) PolicyRules(u user.Info, namespace string) []rbacv1.PolicyRule {
+	var out []rbacv1.PolicyRule
+	_ = r.visit(u, namespace, func(_ grant, _ subject, rule *rbacv1.PolicyRule) bool { // a missing role grants nothing
+		out = append(out, *rule)
+		return true
+	})
+	return out
+}
+
+// RoleRules returns the rules of the role a binding in namespace refers to.
+func (r *RBAC) RoleRules(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, bool) {
+	k := roleKey{name: ref.Name}
+	if ref.Kind == "Role" {
+		k.namespace = namespace
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	rules, ok := r.rules[k]
+	return rules, ok
+}
+
+// allows reports whether rule covers the request.
+func allows(rule *rbacv1.PolicyRule, a authorizer.Attributes) bool {
+	if !has(rule.Verbs, a.GetVerb()) {
+		return false
+	}
+	if !a.IsResourceRequest() {
+		return slices.ContainsFunc(rule.NonResourceURLs, func(u string) bool { return coversPath(u, a.GetPath()) })
+	}
+	if !has(rule.APIGroups, a.GetAPIGroup()) {
+		return false
+	}
+	if len(rule.ResourceNames) > 0 && !slices.Contains(rule.ResourceNames, a.GetName()) {
+		return false
+	}
+	return slices.ContainsFunc(rule.Resources, func(res string) bool { return coversResource(res, a.GetResource(), a.GetSubresource()) })
+}
+
+func has(list []string, s string) bool {
+	return slices.Contains(list, s) || slices.Contains(list, "*")
+}
+
+// coversResource matches "pods", "pods/log", "*/scale" and "*".
+func coversResource(rule, resource, sub string) bool {
+	if rule == "*" {
+		return true
+	}
+	name, s, ok := strings.Cut(rule, "/")
+	if !ok {
+		return sub == "" && name == resource
+	}
+	return sub != "" && s == sub && (name == resource || name == "*")
+}
+
+func coversPath(rule, path string) bool {
+	if prefix, ok := strings.CutSuffix(rule, "*"); ok {
+		return strings.HasPrefix(path, prefix)
+	}
+	return rule == path
+}

@@ -1,0 +1,202 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"carob/internal/apiserver/auth"
+	"carob/internal/apiserver/resources"
+)
+
+var (
+	servicesResource  = corev1.Resource("services")
+	endpointsResource = corev1.Resource("endpoints")
+	slicesResource    = discoveryv1.Resource("endpointslices")
+)
+
+const kubernetes = "kubernetes"
+
+// bootstrap makes the objects that clients take for granted and the
+// allocations of what is stored. Independent objects are made side by side:
+// each costs a write to disk.
+func (s *Server) bootstrap(ctx context.Context) error {
+	ctx = asServer(ctx)
+	if err := s.allocator.Restore(ctx, s.stores[servicesResource]); err != nil {
+		return err
+	}
+	tasks := []func() error{func() error { return s.kubernetesService(ctx) }}
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+		tasks = append(tasks, func() error {
+			return s.create(ctx, corev1.Resource("namespaces"), "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		})
+	}
+	for _, c := range systemPriorityClasses() {
+		tasks = append(tasks, func() error { return s.create(ctx, schedulingv1.Resource("priorityclasses"), "", c) })
+	}
+	errs := make(chan error, len(tasks))
+	var wg sync.WaitGroup
+	for _, t := range tasks {
+		wg.Go(func() { errs <- t() })
+	}
+	wg.Wait()
+	for range tasks {
+		if err := <-errs; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asServer returns a context whose writes are the server's own.
+func asServer(ctx context.Context) context.Context {
+	return apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+}
+
+// create stores obj unless it exists.
+func (s *Server) create(ctx context.Context, gr schema.GroupResource, namespace string, obj runtime.Object) error {
+	_, err := s.stores[gr].Create(apirequest.WithNamespace(ctx, namespace), obj, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create %v: %w", gr, err)
+	}
+	return nil
+}
+
+func systemPriorityClasses() []*schedulingv1.PriorityClass {
+	never := ptr.To(corev1.PreemptLowerPriority)
+	return []*schedulingv1.PriorityClass{
+		{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000, PreemptionPolicy: never,
+			Description: "Used for system critical pods that must not be moved from their current node."},
+		{ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000, PreemptionPolicy: never,
+			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
+	}
+}
+
+// kubernetesService keeps the Service by which pods find the API server, and
+// its endpoints at the address the server has today.
+func (s *Server) kubernetesService(ctx context.Context) error {
+	ip, address, port := s.allocator.FirstIP().String(), s.cfg.AdvertiseAddress, s.port()
+	labels := map[string]string{"component": "apiserver", "provider": kubernetes}
+	err := s.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: labels},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
+			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
+			Ports:                 []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(port)}}},
+	})
+	if err != nil {
+		return err
+	}
+	// A loopback address is of no use to a pod and not valid in endpoints.
+	if !address.IsValid() || address.IsLoopback() || address.IsUnspecified() {
+		return nil
+	}
+	meta := metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
+	ep := &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address.String()}},
+		Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}}}}}
+	if err := upsert(ctx, s.stores[endpointsResource], ep, func(o *corev1.Endpoints) bool {
+		if equality.Semantic.DeepEqual(o.Subsets, ep.Subsets) {
+			return false
+		}
+		o.Subsets = ep.Subsets
+		return true
+	}); err != nil {
+		return err
+	}
+	family := discoveryv1.AddressTypeIPv4
+	if address.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetes}},
+		AddressType: family,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(port), Protocol: ptr.To(corev1.ProtocolTCP)}},
+	}
+	return upsert(ctx, s.stores[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
+		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) && equality.Semantic.DeepEqual(o.Ports, slice.Ports) {
+			return false
+		}
+		o.Endpoints, o.Ports = slice.Endpoints, slice.Ports
+		return true
+	})
+}
+
+func (s *Server) port() int32 {
+	if a, ok := s.cfg.Listener.Addr().(*net.TCPAddr); ok {
+		return int32(a.Port)
+	}
+	return 0
+}
+
+// upsert creates obj, or lets change adjust what is stored; change reports
+// whether there is anything to write.
+func upsert[T metav1.Object](ctx context.Context, st *resources.Store, obj T, change func(T) bool) error {
+	ctx = apirequest.WithNamespace(ctx, obj.GetNamespace())
+	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	_, _, err = st.Update(ctx, obj.GetName(), rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		o := old.DeepCopyObject()
+		change(any(o).(T))
+		return o, nil
+	}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	return err
+}
+
+// reconcilePolicy stores the built-in policy: what is missing is made, and what
+// is marked for it gets back the rules it lacks. The authorizer knows the policy
+// already, so nothing waits for this.
+func (s *Server) reconcilePolicy(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	ctx = asServer(ctx)
+	for _, o := range auth.Builtin().Objects() {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := s.reconcilePolicyObject(ctx, o); err != nil && ctx.Err() == nil {
+			log.Error(err, "Storing the built-in RBAC policy failed", "resource", o.Resource)
+			return
+		}
+	}
+	s.rbac.Stored()
+}
+
+func (s *Server) reconcilePolicyObject(ctx context.Context, o auth.Object) error {
+	m := o.Object.(metav1.Object)
+	ctx = apirequest.WithNamespace(ctx, m.GetNamespace())
+	st := s.stores[o.Resource]
+	old, err := st.Get(ctx, m.GetName(), &metav1.GetOptions{ResourceVersion: "0"})
+	if err == nil {
+		merged, changed := auth.Merge(old, o.Object)
+		if !changed {
+			return nil
+		}
+		_, _, err = st.Update(ctx, m.GetName(), rest.DefaultUpdatedObjectInfo(merged), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		return err
+	}
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = st.Create(ctx, o.Object.DeepCopyObject(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

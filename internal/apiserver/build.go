@@ -1,0 +1,219 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"fmt"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/component-base/compatibility"
+
+	"carob/internal/apiserver/admission"
+	"carob/internal/apiserver/auth"
+	"carob/internal/apiserver/defaults"
+	"carob/internal/apiserver/pods"
+	"carob/internal/apiserver/resources"
+	"carob/internal/apiserver/scheme"
+	"carob/internal/apiserver/services"
+	"carob/internal/apiserver/storage"
+	"carob/internal/apiserver/tokens"
+	"carob/internal/apiserver/validation"
+)
+
+// Version of Kubernetes that the API is compatible with. gitVersion and
+// gitCommit are set by the linker for releases.
+var (
+	gitVersion = "v1.37.2"
+	gitCommit  = "unknown"
+)
+
+const (
+	minor      = "1.37"
+	minorFloor = "1.36"
+	maxReads   = 400
+	maxWrites  = 200
+	noLoopback = "http://carob.invalid"
+)
+
+// storageIndex finds what is served for a resource.
+type storageIndex map[schema.GroupResource]rest.Storage
+
+func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
+
+// build makes everything that needs no storage engine.
+func (s *Server) build() error {
+	set, err := scheme.New(defaults.Register)
+	if err != nil {
+		return err
+	}
+	s.set = set
+	s.allocator, err = services.NewAllocator(s.cfg.ServiceCIDR, s.cfg.NodePorts[0], s.cfg.NodePorts[1])
+	if err != nil {
+		return err
+	}
+	s.rbac = auth.NewRBAC(auth.Builtin())
+	return nil
+}
+
+// install makes the generic server, the storages and the routes.
+func (s *Server) install() error {
+	reader := admission.NewReader(s.storageOf)
+	issuer, err := tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader})
+	if err != nil {
+		return err
+	}
+	c := genericapiserver.NewConfig(s.set.Codecs)
+	c.EffectiveVersion = versioned{compatibility.NewEffectiveVersionFromString(minor, minor, minorFloor)}
+	c.ExternalAddress = s.cfg.Listener.Addr().String()
+	// Required, but nothing of ours calls back over the network.
+	c.LoopbackClientConfig = &restclient.Config{Host: noLoopback}
+	c.SkipOpenAPIInstallation = true
+	c.EnableProfiling = false
+	c.EnableIndex = true
+	c.StorageObjectCountTracker = nil
+	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
+	c.RequestTimeout = requestTimeout
+	c.LongRunningFunc = longRunning
+	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // keeps a metric that nobody reads
+	c.HealthzChecks = []healthz.HealthChecker{healthz.PingHealthz}
+	c.LivezChecks = c.HealthzChecks
+	c.ReadyzChecks = s.readyChecks()
+	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, issuer.Authenticator())
+	c.Authorization.Authorizer = s.rbac
+	c.AdmissionControl = admission.New(admission.Config{Reader: reader})
+	s.options = storage.NewOptions(s.engine, s.set, corev1.Resource("events"))
+	c.RESTOptionsGetter = s.options
+	c.BuildHandlerChainFunc = s.chain
+
+	completed := c.Complete(nil)
+	if s.generic, err = completed.New("carob", genericapiserver.NewEmptyDelegate()); err != nil {
+		return fmt.Errorf("build the API server: %w", err)
+	}
+	groups, err := s.storagesByGroup(reader, issuer)
+	if err != nil {
+		return err
+	}
+	if err := s.installGroups(c, groups); err != nil {
+		return err
+	}
+	handlers, err := issuer.Handlers()
+	if err != nil {
+		return err
+	}
+	for path, h := range handlers {
+		s.generic.Handler.NonGoRestfulMux.Handle(path, h)
+	}
+	s.generic.PrepareRun() // installs the health endpoints
+	s.handler = s.generic.Handler
+	s.rbac.SetSources(func(gr schema.GroupResource) auth.Source { return s.stores[gr] })
+	return nil
+}
+
+func (s *Server) storageOf(gr schema.GroupResource) rest.Storage { return s.storages[gr] }
+
+// storagesByGroup builds the storage of every kind, keyed by group version and
+// path, and remembers the main ones.
+func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service) (map[schema.GroupVersion]map[string]rest.Storage, error) {
+	b := &resources.Builder{Set: s.set, Options: s.options}
+	out := map[schema.GroupVersion]map[string]rest.Storage{}
+	put := func(gv schema.GroupVersion, paths map[string]rest.Storage) {
+		if out[gv] == nil {
+			out[gv] = map[string]rest.Storage{}
+		}
+		for path, st := range paths {
+			out[gv][path] = st
+			if _, ok := s.storages[schema.GroupResource{Group: gv.Group, Resource: path}]; !ok {
+				s.storages[schema.GroupResource{Group: gv.Group, Resource: path}] = st
+			}
+		}
+	}
+	for _, r := range s.descriptors(issuer) {
+		rules, _ := validation.For(r.Kind.GroupKind()) // a kind without rules of its own gets the zero value
+		hook(r, rules)
+		store, paths, err := b.Build(r)
+		if err != nil {
+			return nil, err
+		}
+		s.stores[r.GroupResource()] = store
+		put(r.Kind.GroupVersion(), paths)
+		for _, gv := range r.AlsoServed {
+			if err := b.AddFieldLabels(r, gv.WithKind(r.Kind.Kind)); err != nil {
+				return nil, err
+			}
+			put(gv, paths)
+		}
+	}
+	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf, Agents: pods.NodeAgents{
+		Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
+	if err != nil {
+		return nil, err
+	}
+	s.stores[podsResource] = &resources.Store{Store: p.Pods.Store}
+	put(corev1.SchemeGroupVersion, p.Resources)
+	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, issuer.Authenticator()) {
+		put(gv, paths)
+	}
+	return out, nil
+}
+
+func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
+	var out []*resources.Resource
+	out = append(out, resources.Core()...)
+	out = append(out, s.allocator.Resource())
+	out = append(out, resources.Workloads()...)
+	out = append(out, resources.Others()...)
+	out = append(out, resources.RBAC()...)
+	for _, r := range out {
+		switch r.GroupResource() {
+		case corev1.Resource("serviceaccounts"):
+			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
+				return map[string]rest.Storage{"serviceaccounts/token": issuer.REST()}, nil
+			}
+		}
+		auth.Guard(r, s.rbac)
+	}
+	return out
+}
+
+// hook gives a descriptor the rules that package validation has for its kind.
+func hook(r *resources.Resource, rules validation.Rules) {
+	if rules.Name != nil {
+		r.ValidateName = rules.Name
+	}
+	if rules.Create != nil {
+		r.Validator.Create = rules.Create
+	}
+	if rules.Update != nil {
+		r.Validator.Update = rules.Update
+	}
+	if rules.StatusUpdate != nil {
+		r.Validator.StatusUpdate = rules.StatusUpdate
+	}
+	if rules.Warnings != nil {
+		r.Validator.Warnings = rules.Warnings
+	}
+}
+
+// agentTLS is how the server speaks to node agents: it shows its client
+// certificate and trusts the cluster's authority alone. The name to expect is
+// set for each connection.
+func (s *Server) agentTLS() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool, Certificates: []tls.Certificate{s.cfg.PKI.APIServerClient.TLS}}
+}
+
+// versioned is the effective version with our own build's version numbers: the
+// library's are templates unless its own variables are set by the linker.
+type versioned struct{ compatibility.EffectiveVersion }
+
+func (v versioned) Info() *apimachineryversion.Info {
+	i := v.EffectiveVersion.Info()
+	i.GitVersion, i.GitCommit, i.GitTreeState = gitVersion, gitCommit, "clean"
+	return i
+}

@@ -1,0 +1,56 @@
+package apiserver
+
+import (
+	"net/http"
+	"strings"
+
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+
+	"carob/internal/apiserver/inprocess"
+)
+
+// chain puts the filters around the API. It makes two handlers: the returned one
+// is for the network; s.inner is for carob's own parts, who come with their
+// identity in the context, never impersonate, set their own deadlines and may
+// not be turned away by the limit on requests in flight.
+func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
+	authorized := genericapifilters.WithAuthorization(api, c.Authorization.Authorizer, c.Serializer)
+
+	in := genericapifilters.WithWarningRecorder(authorized)
+	in = genericapifilters.WithRequestInfo(in, c.RequestInfoResolver)
+	in = inprocess.WithUser(in)
+	in = genericapifilters.WithRequestReceivedTimestamp(in)
+	s.inner = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
+
+	h := genericfilters.WithMaxInFlightLimit(authorized, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h = impersonation.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, genericapifilters.Unauthorized(c.Serializer), c.Authentication.APIAudiences, nil)
+	h = genericapifilters.WithWarningRecorder(h)
+	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+	h = genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	h = genericapifilters.WithCacheControl(h)
+	h = genericapifilters.WithLatencyTrackers(h)
+	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
+	h = genericapifilters.WithRequestReceivedTimestamp(h)
+	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+	return genericapifilters.WithAuditInit(h)
+}
+
+// longRunning reports whether a request may last: watches, and the streams to nodes.
+func longRunning(_ *http.Request, info *apirequest.RequestInfo) bool {
+	if info.Verb == "watch" || info.Verb == "proxy" {
+		return true
+	}
+	if !info.IsResourceRequest {
+		return strings.HasPrefix(info.Path, "/debug/pprof/")
+	}
+	switch info.Subresource {
+	case "attach", "exec", "log", "portforward", "proxy":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,273 @@
+// Package inprocess lets carob's own parts be clients of the API server by a
+// function call: no TCP, no TLS, no certificate, and a protobuf body that is
+// handed over as it is. The apiserver package makes the configurations. Nothing
+// that arrives by the network can enter here, because the caller's identity is
+// a value in the request's context and not a header.
+package inprocess
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	restclient "k8s.io/client-go/rest"
+)
+
+// host is what the requests' URLs say; nobody resolves it.
+const host = "http://carob.invalid"
+
+// ClientConfig returns a client configuration whose requests are answered by
+// handler (see WithUser) and made by the given user.
+func ClientConfig(handler http.Handler, name string, groups ...string) *restclient.Config {
+	info := &user.DefaultInfo{Name: name, Groups: slices.Clone(groups)}
+	if namespace, account, err := serviceaccount.SplitUsername(name); err == nil {
+		info.Groups = append(info.Groups, serviceaccount.MakeGroupNames(namespace)...)
+		_ = account
+	}
+	if !slices.Contains(info.Groups, user.AllAuthenticated) {
+		info.Groups = append(info.Groups, user.AllAuthenticated)
+	}
+	return &restclient.Config{
+		Host:      host,
+		Transport: &transport{handler: handler, user: info},
+		QPS:       -1,
+		ContentConfig: restclient.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+	}
+}
+
+type userKey struct{}
+
+// WithUser passes on requests made through ClientConfig as their user's and
+// refuses all others.
+func WithUser(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := r.Context().Value(userKey{}).(user.Info)
+		if !ok {
+			http.Error(w, "not an in-process request", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), info)))
+	})
+}
+
+// transport is the http.RoundTripper of one user.
+type transport struct {
+	handler http.Handler
+	user    user.Info
+}
+
+var errUpgrade = errors.New("an in-process client cannot upgrade a connection")
+
+// RoundTrip implements http.RoundTripper. Most requests run to their end on the
+// caller's goroutine; one that lasts (a watch, a followed log) gets a goroutine
+// and a body that is read while it is written.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Upgrade") != "" {
+		return nil, errUpgrade
+	}
+	ctx := context.WithValue(r.Context(), userKey{}, t.user)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if lasts(r) {
+		return t.stream(ctx, r)
+	}
+	w := &buffered{header: http.Header{}, status: http.StatusOK}
+	t.handler.ServeHTTP(w, serverRequest(ctx, r))
+	closeBody(r)
+	// A handler ends early, with whatever it has, when its caller has gone.
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return response(r, w.status, w.header, io.NopCloser(&w.body), int64(w.body.Len())), nil
+}
+
+func lasts(r *http.Request) bool {
+	q := r.URL.RawQuery
+	return strings.Contains(q, "watch=") || strings.Contains(q, "follow=") || strings.HasSuffix(r.URL.Path, "/proxy") || strings.Contains(r.URL.Path, "/proxy/")
+}
+
+// serverRequest turns a client's request into what a server sees.
+func serverRequest(ctx context.Context, r *http.Request) *http.Request {
+	in := r.WithContext(ctx)
+	in.Header = r.Header.Clone()
+	in.RequestURI = r.URL.RequestURI()
+	in.RemoteAddr = "127.0.0.1:0"
+	in.Host = r.URL.Host
+	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	return in
+}
+
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close() // a reader of our own client; RoundTrip has to close it
+	}
+}
+
+func response(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
+	return &http.Response{Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header, Body: body,
+		ContentLength: length, Request: r}
+}
+
+// buffered is the http.ResponseWriter of a request that ends by itself.
+type buffered struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+	wrote  bool
+}
+
+func (w *buffered) Header() http.Header { return w.header }
+func (w *buffered) Flush()              {}
+
+func (w *buffered) WriteHeader(status int) {
+	if !w.wrote {
+		w.wrote, w.status = true, status
+	}
+}
+
+func (w *buffered) Write(p []byte) (int, error) {
+	w.wrote = true
+	return w.body.Write(p)
+}
+
+// stream starts the request and returns when the handler has sent its header.
+//
+//	handler: WriteHeader/Write ─> Flush (header is out) ─> Write ... ─> returns (body ends)
+//	caller:  RoundTrip waits ───────────┘ reads ... Close ─> request context ends
+func (t *transport) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &streamed{header: http.Header{}, sent: make(chan struct{}), cancel: cancel}
+	w.more.L = &w.mu
+	go func() {
+		defer w.finish()
+		defer closeBody(r)
+		t.handler.ServeHTTP(w, serverRequest(ctx, r))
+	}()
+	select {
+	case <-w.sent:
+		return response(r, w.status, w.sentHeader, w, -1), nil
+	case <-ctx.Done():
+		cancel()
+		return nil, ctx.Err()
+	}
+}
+
+// streamed is the http.ResponseWriter of a lasting request and the body of its
+// response. Written bytes wait in one buffer: an API server's watch writes an
+// event at a time, and the reader takes all there is in one go.
+type streamed struct {
+	header http.Header
+	cancel context.CancelFunc
+
+	mu         sync.Mutex
+	more       sync.Cond
+	status     int
+	sentHeader http.Header
+	sent       chan struct{} // closed with the first flush, write or end
+	buf        bytes.Buffer
+	done       bool // the handler has returned
+	closed     bool // the reader has gone
+}
+
+// maxBuffered bounds what may wait for a reader; the writer then waits.
+const maxBuffered = 1 << 20
+
+func (w *streamed) Header() http.Header { return w.header }
+
+func (w *streamed) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
+// send lets RoundTrip return. mu is held.
+func (w *streamed) send() {
+	if w.sentHeader != nil {
+		return
+	}
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	w.sentHeader = w.header.Clone()
+	if w.sentHeader == nil {
+		w.sentHeader = http.Header{}
+	}
+	close(w.sent)
+}
+
+func (w *streamed) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.send()
+}
+
+func (w *streamed) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.send()
+	for w.buf.Len() > maxBuffered && !w.closed {
+		w.more.Wait()
+	}
+	if w.closed {
+		return 0, io.ErrClosedPipe
+	}
+	n, err := w.buf.Write(p)
+	w.more.Broadcast()
+	return n, err
+}
+
+func (w *streamed) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = true
+	w.send()
+	w.more.Broadcast()
+	w.cancel()
+}
+
+func (w *streamed) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.buf.Len() == 0 && !w.done && !w.closed {
+		w.more.Wait()
+	}
+	if w.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if w.buf.Len() == 0 {
+		return 0, io.EOF
+	}
+	n, err := w.buf.Read(p)
+	if w.buf.Len() == 0 && w.buf.Cap() > 64<<10 {
+		w.buf = bytes.Buffer{} // a burst's memory is not kept for the life of a watch
+	}
+	w.more.Broadcast()
+	return n, err
+}
+
+func (w *streamed) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.more.Broadcast()
+	w.mu.Unlock()
+	w.cancel()
+	return nil
+}

@@ -1,0 +1,73 @@
+package apiserver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapi "k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"carob/internal/apiserver/openapi"
+	"carob/internal/apiserver/smd"
+)
+
+// installGroups adds the routes of every group version and its discovery
+// documents. It does what the library's own installer does, except that types
+// for field ownership and the OpenAPI documents are made at build time.
+func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.GroupVersion]map[string]rest.Storage) error {
+	versions := make([]schema.GroupVersion, 0, len(groups))
+	for gv := range groups {
+		versions = append(versions, gv)
+	}
+	slices.SortFunc(versions, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
+	types := smd.NewTypeConverter(s.set.External)
+	for _, gv := range versions {
+		served := map[string][]string{}
+		for path := range groups[gv] {
+			served[path] = []string{gv.String()}
+		}
+		v := &genericapi.APIGroupVersion{
+			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv], AllServedVersionsByResource: served,
+			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec, Serializer: s.set.Codecs,
+			Creater: s.set.Scheme, Convertor: s.set.Scheme, ConvertabilityChecker: s.set.Scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(s.set.Scheme),
+			Defaulter: s.set.Scheme, Typer: s.set.Scheme, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
+			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl, Authorizer: s.generic.Authorizer,
+			MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxRequestBodyBytes: c.MaxRequestBodyBytes,
+		}
+		if gv.Group == "" {
+			v.Root = genericapiserver.DefaultLegacyAPIPrefix
+		}
+		found, _, err := v.InstallREST(s.generic.Handler.GoRestfulContainer)
+		if err != nil {
+			return fmt.Errorf("install API %v: %w", gv, err)
+		}
+		s.discover(c, gv, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
+	}
+	return openapi.Install(s.generic.Handler.NonGoRestfulMux)
+}
+
+func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, d apidiscoveryv2.APIVersionDiscovery) {
+	container := s.generic.Handler.GoRestfulContainer
+	if gv.Group == "" {
+		s.generic.AggregatedLegacyDiscoveryGroupManager.AddGroupVersion("", d)
+		legacy := discovery.NewLegacyRootAPIHandler(c.DiscoveryAddresses, s.generic.Serializer, genericapiserver.DefaultLegacyAPIPrefix)
+		wrapped := aggregated.WrapAggregatedDiscoveryToHandler(legacy, s.generic.AggregatedLegacyDiscoveryGroupManager, s.generic.AggregatedLegacyDiscoveryGroupManager)
+		container.Add(wrapped.GenerateWebService(genericapiserver.DefaultLegacyAPIPrefix, metav1.APIVersions{}))
+		return
+	}
+	s.generic.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, d)
+	v := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
+	group := metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v}
+	s.generic.DiscoveryGroupManager.AddGroup(group)
+	container.Add(discovery.NewAPIGroupHandler(s.generic.Serializer, group).WebService())
+}

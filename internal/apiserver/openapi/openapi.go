@@ -1,0 +1,135 @@
+// Package openapi serves the OpenAPI documents of the API, made at build time by
+// tools/openapi-gen and embedded compressed. The API server installs it. It must
+// never build a document while running: that would cost a tenth of a second at
+// start and tens of megabytes.
+package openapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+)
+
+//go:embed documents
+var documents embed.FS
+
+// Mux is where the handlers are registered.
+type Mux interface {
+	Handle(path string, h http.Handler)
+	HandlePrefix(path string, h http.Handler)
+}
+
+const (
+	protoV2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+)
+
+// Install serves /openapi/v2 and /openapi/v3.
+func Install(mux Mux) error {
+	v2 := document{base: "v2", proto: protoV2}
+	if err := v2.load(); err != nil {
+		return err
+	}
+	index := document{base: "v3"}
+	if err := index.load(); err != nil {
+		return err
+	}
+	mux.Handle("/openapi/v2", &v2)
+	mux.Handle("/openapi/v3", &index)
+	entries, err := documents.ReadDir("documents/v3")
+	if err != nil {
+		return fmt.Errorf("read the OpenAPI documents: %w", err)
+	}
+	groups := map[string]*document{}
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), ".json.gz")
+		if !ok {
+			continue
+		}
+		d := &document{base: "v3/" + base, proto: protoV3}
+		if err := d.load(); err != nil {
+			return err
+		}
+		groups[strings.ReplaceAll(base, "_", "/")] = d
+	}
+	mux.HandlePrefix("/openapi/v3/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, ok := groups[strings.TrimPrefix(r.URL.Path, "/openapi/v3/")]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		d.ServeHTTP(w, r)
+	}))
+	return nil
+}
+
+// document is one OpenAPI document in its forms, each compressed.
+type document struct {
+	base  string // path below documents without extension
+	proto string // media type of the protobuf form; none when empty
+	json  []byte
+	pb    []byte
+	etag  string
+}
+
+func (d *document) load() error {
+	var err error
+	if d.json, err = documents.ReadFile(path.Join("documents", d.base+".json.gz")); err != nil {
+		return fmt.Errorf("read the OpenAPI documents: %w", err)
+	}
+	if d.proto != "" {
+		if d.pb, err = documents.ReadFile(path.Join("documents", d.base+".pb.gz")); err != nil {
+			return fmt.Errorf("read the OpenAPI documents: %w", err)
+		}
+	}
+	// gzip's own checksum and length, its last eight bytes, tell versions apart.
+	d.etag = fmt.Sprintf("%X", d.json[len(d.json)-8:])
+	return nil
+}
+
+// ServeHTTP writes the form the client accepts, compressed when it can take that.
+func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "the OpenAPI documents are read only", http.StatusMethodNotAllowed)
+		return
+	}
+	body, media, tag := d.json, "application/json", `"`+d.etag+`"`
+	if d.proto != "" && strings.Contains(r.Header.Get("Accept"), "protobuf") {
+		body, media, tag = d.pb, d.proto, `"`+d.etag+`-pb"`
+	}
+	h := w.Header()
+	h.Set("Content-Type", media)
+	h.Set("Vary", "Accept, Accept-Encoding")
+	h.Set("Etag", tag)
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != d.etag {
+			u := *r.URL
+			u.RawQuery = "hash=" + d.etag
+			http.Redirect(w, r, u.String(), http.StatusMovedPermanently)
+			return
+		}
+		h.Set("Cache-Control", "public, immutable")
+		h.Set("Expires", "Tue, 19 Jan 2038 03:14:07 GMT")
+	}
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		_, _ = w.Write(body) // the client has gone
+		return
+	}
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		http.Error(w, "the OpenAPI document is damaged", http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.Copy(w, z) // the client has gone
+}

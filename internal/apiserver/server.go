@@ -1,0 +1,207 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"carob/internal/apiserver/auth"
+	"carob/internal/apiserver/inprocess"
+	"carob/internal/apiserver/resources"
+	"carob/internal/apiserver/scheme"
+	"carob/internal/apiserver/services"
+	"carob/internal/apiserver/storage"
+	"carob/internal/base/errkind"
+)
+
+// Server is one API server. Make it by New, then call Run once.
+type Server struct {
+	cfg     Config
+	set     *scheme.Set
+	engine  *storage.Engine
+	options *storage.Options
+	generic *genericapiserver.GenericAPIServer
+	// handler serves the network, inner carob's own parts (see chain).
+	handler, inner http.Handler
+
+	stores    map[schema.GroupResource]*resources.Store
+	storages  storageIndex
+	allocator *services.Allocator
+	rbac      *auth.RBAC
+
+	ready chan struct{}
+}
+
+// Defaults of Config.
+var defaultServiceCIDR = netip.MustParsePrefix("10.96.0.0/16")
+
+const defaultLowPort, defaultHighPort = 30000, 32767
+
+// New opens the storage and builds the server; it does not serve yet. The kind of
+// the error tells a data directory in use (errkind.InUse) from a damaged one
+// (Corrupt) and a full disk (Exhausted). On an error the listener is closed.
+func New(ctx context.Context, cfg Config) (_ *Server, err error) {
+	if cfg.Listener == nil || cfg.PKI == nil || cfg.DataDir == "" && len(cfg.EtcdServers) == 0 {
+		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
+	}
+	complete(&cfg)
+	s := &Server{cfg: cfg, ready: make(chan struct{}), stores: map[schema.GroupResource]*resources.Store{}, storages: storageIndex{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	// The engine is bound by the disk, building the scheme by the processor.
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		s.engine, err = storage.Open(ctx, storage.Config{Dir: cfg.etcdDir(), Servers: cfg.EtcdServers, TLS: cfg.EtcdTLS, NoFsync: cfg.UnsafeNoFsync})
+		opened <- err
+	}()
+	err = s.build()
+	if e := <-opened; e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err = s.install(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func complete(cfg *Config) {
+	if !cfg.ServiceCIDR.IsValid() {
+		cfg.ServiceCIDR = defaultServiceCIDR
+	}
+	if cfg.NodePorts == [2]int{} {
+		cfg.NodePorts = [2]int{defaultLowPort, defaultHighPort}
+	}
+	if !cfg.AdvertiseAddress.IsValid() {
+		if a, err := netip.ParseAddrPort(cfg.Listener.Addr().String()); err == nil {
+			cfg.AdvertiseAddress = a.Addr().Unmap()
+		}
+	}
+	if cfg.NodeDialer == nil {
+		var d net.Dialer
+		cfg.NodeDialer = func(ctx context.Context, _, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+	}
+}
+
+// Ready is closed when the API can be used: all system objects exist and the
+// listener is served.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// ClientConfig returns a client configuration for one of carob's own parts. Its
+// requests reach the server by a function call, are authenticated as the given
+// user in the given groups (system:authenticated is added) and authorized like
+// any other. It works from New on, and only in this process; exec, attach and
+// port-forward need the network.
+func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config {
+	return inprocess.ClientConfig(s.inner, user, groups...)
+}
+
+// FirstServiceIP returns the cluster IP of the kubernetes Service for a service
+// range (the default range for the zero value): certificates must name it.
+func FirstServiceIP(cidr netip.Prefix) netip.Addr {
+	if !cidr.IsValid() {
+		cidr = defaultServiceCIDR
+	}
+	return cidr.Masked().Addr().Next()
+}
+
+// Run makes the system objects, serves until ctx ends and closes the storage.
+// It returns nil after ctx ended, else what made serving impossible.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-s.engine.Failed():
+			cancel(s.engine.Err())
+		case <-ctx.Done():
+		}
+	}()
+	parts := newGroup(ctx)
+	defer parts.wait()
+	defer cancel(nil)
+	parts.run(s.rbac.Run)
+	served := make(chan error, 1)
+	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
+	if err := s.bootstrap(ctx); err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			return cause
+		}
+		return fmt.Errorf("make the system objects: %w", err)
+	}
+	close(s.ready)
+	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())
+	parts.run(s.reconcilePolicy)
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+		<-served
+		if err := s.engine.Err(); err != nil {
+			return err
+		}
+		return nil
+	}
+}
+
+func (s *Server) close() {
+	_ = s.cfg.Listener.Close() // already closed when it was served
+	for _, st := range s.stores {
+		if st.DestroyFunc != nil {
+			st.DestroyFunc()
+		}
+	}
+	if s.options != nil {
+		s.options.Close()
+	}
+	if s.engine != nil {
+		s.engine.Close()
+	}
+}
+
+// readyChecks are what /readyz asks. They look at what is there and wait for nothing.
+func (s *Server) readyChecks() []healthz.HealthChecker {
+	return []healthz.HealthChecker{
+		healthz.PingHealthz,
+		healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() }),
+		healthz.NamedCheck("bootstrap", func(*http.Request) error {
+			select {
+			case <-s.ready:
+				return nil
+			default:
+				return errors.New("the system objects are being made")
+			}
+		}),
+		healthz.NamedCheck("watch-caches", func(*http.Request) error {
+			for gr, st := range s.stores {
+				if err := st.ReadinessCheck(); err != nil {
+					return fmt.Errorf("%v: %w", gr, err)
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+// requestTimeout bounds a request that is not a watch or a stream.
+const requestTimeout = 60 * time.Second
+
+var podsResource = corev1.Resource("pods")
