@@ -19,8 +19,8 @@ import (
 
 var nodeResource = schema.GroupResource{Resource: "nodes"}
 
-// Agents finds the node agents and holds one HTTP transport per node. It is safe for concurrent use.
-type Agents struct {
+// agents finds the node agents and holds one HTTP transport per node. It is safe for concurrent use.
+type agents struct {
 	config NodeAgents
 	reader admission.Reader
 
@@ -28,13 +28,12 @@ type Agents struct {
 	transports map[string]*http.Transport
 }
 
-// NewAgents returns the way to the node agents.
-func NewAgents(c NodeAgents, reader admission.Reader) *Agents {
-	return &Agents{config: c, reader: reader, transports: map[string]*http.Transport{}}
+func newAgents(c NodeAgents, reader admission.Reader) *agents {
+	return &agents{config: c, reader: reader, transports: map[string]*http.Transport{}}
 }
 
-// Location returns where the agent of a node listens, and the transport that reaches it.
-func (g *Agents) Location(ctx context.Context, nodeName string) (*url.URL, http.RoundTripper, error) {
+// location returns where the agent of a node listens, and the transport that reaches it.
+func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.RoundTripper, error) {
 	obj, err := g.reader.Get(ctx, nodeResource, "", nodeName)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +72,7 @@ func agentHost(n *corev1.Node) string {
 // idleAgent is how long an unused connection to an agent is kept.
 const idleAgent = 90 * time.Second
 
-func (g *Agents) transport(nodeName string) *http.Transport {
+func (g *agents) transport(nodeName string) *http.Transport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t, ok := g.transports[nodeName]; ok {

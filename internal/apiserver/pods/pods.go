@@ -41,7 +41,7 @@ type Config struct {
 	// Storages finds the storage of another resource; eviction writes to "poddisruptionbudgets/status" with it.
 	Storages admission.Storages
 	// Agents reaches the node agents: logs, exec, attach and port-forward go there.
-	Agents *Agents
+	Agents NodeAgents
 }
 
 // NodeAgents says how the API server reaches the agent of a node.
@@ -57,7 +57,7 @@ type NodeAgents struct {
 type Storage struct {
 	// Pods is the main resource.
 	Pods *Store
-	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...).
+	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), and "nodes/proxy".
 	Resources map[string]rest.Storage
 }
 
@@ -99,7 +99,8 @@ func New(c Config) (*Storage, error) {
 	s := &Storage{Pods: &Store{store}}
 	bind := &bindingREST{store: store}
 	status := subresource(store, statusStrategy{main})
-	connect := connecter{finder{store: store, agents: c.Agents}}
+	agents := newAgents(c.Agents, c.Reader)
+	connect := connecter{finder{store: store, agents: agents}}
 	s.Resources = map[string]rest.Storage{
 		"pods":                     s.Pods,
 		"pods/status":              status,
@@ -113,6 +114,7 @@ func New(c Config) (*Storage, error) {
 		"pods/attach":              &attachREST{connect},
 		"pods/portforward":         &portForwardREST{connect},
 		"pods/proxy":               &proxyREST{finder: connect.finder, transport: podTransport()},
+		"nodes/proxy":              &nodeProxyREST{agents},
 	}
 	return s, nil
 }

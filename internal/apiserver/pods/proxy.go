@@ -146,13 +146,10 @@ func passThrough(location *url.URL, transport http.RoundTripper, responder rest.
 	return h
 }
 
-// nodeProxyREST passes HTTP requests on to the agent of a node.
-type nodeProxyREST struct{ agents *Agents }
+// nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the node.
+type nodeProxyREST struct{ agents *agents }
 
 var _ rest.Connecter = (*nodeProxyREST)(nil)
-
-// NewNodeProxy is the proxy subresource of nodes. It reaches the agent only, never another port of the node.
-func NewNodeProxy(agents *Agents) rest.Storage { return &nodeProxyREST{agents} }
 
 func (*nodeProxyREST) New() runtime.Object { return &corev1.NodeProxyOptions{} }
 
@@ -175,7 +172,7 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 	if !valid {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
 	}
-	location, transport, err := r.agents.Location(ctx, name)
+	location, transport, err := r.agents.location(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func (l *located) url(verb string, params url.Values) *url.URL {
 // finder finds pods and their agents.
 type finder struct {
 	store  *genericregistry.Store
-	agents *Agents
+	agents *agents
 }
 
 func (f finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
@@ -72,7 +72,7 @@ func (f finder) locate(ctx context.Context, name, container string, named bool) 
 	if p.Spec.NodeName == "" {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", name))
 	}
-	base, transport, err := f.agents.Location(ctx, p.Spec.NodeName)
+	base, transport, err := f.agents.location(ctx, p.Spec.NodeName)
 	if err != nil {
 		return nil, err
 	}
