@@ -1,0 +1,164 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// adopt finds everything an earlier carob left: pods whose monitor answers go
+// on, what ended meanwhile has its exit codes, half-made things are removed.
+func (r *Runtime) adopt(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	names, err := dirNames(r.sandboxDir(""))
+	if err != nil {
+		return err
+	}
+	for _, id := range names {
+		s := &sandbox{}
+		err := load(r.sandboxDir(id), &s.rec)
+		if err == nil {
+			s.config, err = s.rec.config()
+		}
+		if err != nil || s.rec.ID != id {
+			log.Info("Removing a sandbox that was never finished", "sandbox", id)
+			half := &sandbox{rec: sandboxRecord{ID: id}}
+			half.mon, _ = dialMonitor(r.runDir(id))
+			if err := r.unmakeSandbox(ctx, half); err != nil {
+				log.Error(err, "Sandbox that was never finished stays for now", "sandbox", id)
+			}
+			continue
+		}
+		s.name = sandboxName(s.config.GetMetadata())
+		r.sandboxes[id], r.names[s.name] = s, id
+	}
+	if names, err = dirNames(r.containerDir("")); err != nil {
+		return err
+	}
+	for _, id := range names {
+		c := &container{started: make(chan struct{}), done: make(chan struct{})}
+		err := load(r.containerDir(id), &c.rec)
+		if err == nil {
+			c.config, err = c.rec.config()
+		}
+		if c.sandbox = r.sandboxes[c.rec.SandboxID]; err == nil && c.sandbox == nil {
+			err = errors.New("its sandbox is gone")
+		}
+		if err != nil || c.rec.ID != id {
+			log.Info("Removing a container that was never finished", "container", id)
+			c.rec.ID = id
+			if c.rec.Cgroup == "" {
+				c.rec.Cgroup = r.cfg.CgroupRoot + "/" + id
+			}
+			r.groups.killAll(c.rec.Cgroup)
+			if err := r.unmakeContainer(ctx, c); err != nil {
+				log.Error(err, "Container that was never finished stays for now", "container", id)
+			}
+			continue
+		}
+		c.name = containerName(c.sandbox, c.config.GetMetadata())
+		r.containers[id], r.names[c.name] = c, id
+	}
+	for _, s := range r.sandboxes {
+		if err := r.adoptSandbox(ctx, s); err != nil {
+			return err
+		}
+	}
+	live := map[string]bool{}
+	for id, s := range r.sandboxes {
+		if s.mon != nil {
+			live[id] = true
+		}
+	}
+	return r.cfg.Network.Sweep(ctx, live)
+}
+
+func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
+	var alive map[string]bool
+	if s.rec.StoppedAt == 0 {
+		m, err := dialMonitor(r.runDir(s.rec.ID))
+		if err == nil {
+			if alive, _, err = m.list(ctx); err != nil {
+				m.conn.Close()
+			} else {
+				s.mon = m
+			}
+		}
+		if err != nil {
+			klog.FromContext(ctx).Info("Sandbox lost its monitor", "sandbox", s.rec.ID, "reason", err.Error())
+		}
+	}
+	for _, c := range r.containersOf(s.rec.ID) {
+		if err := r.adoptContainer(c, alive[c.rec.ID]); err != nil {
+			return err
+		}
+	}
+	switch {
+	case s.mon != nil:
+		s.mon.listen(r.listener(s))
+		go r.watch(s, s.mon)
+	case s.rec.StoppedAt == 0:
+		if err := r.haltSandbox(ctx, s); err != nil {
+			return err
+		}
+		s.rec.StoppedAt = time.Now().UnixNano()
+		return save(r.sandboxDir(s.rec.ID), &s.rec)
+	}
+	return nil
+}
+
+func (r *Runtime) adoptContainer(c *container, alive bool) error {
+	e, ended, err := loadExit(r.containerDir(c.rec.ID))
+	if err != nil {
+		klog.Background().Error(err, "Exit of a container can't be read", "container", c.rec.ID)
+		e, ended = exitFile{code: unknownExit, at: time.Now().UnixNano()}, !alive
+	}
+	switch {
+	case c.rec.FinishedAt != 0:
+		c.finished.Do(func() { close(c.done) })
+		close(c.started)
+	case c.rec.StartedAt == 0 && !alive && !ended:
+		// created, or its start never reached the monitor: it can be started
+		return r.groups.remove(c.rec.Cgroup)
+	case c.rec.StartedAt == 0:
+		// We died between its start and the record of it. Nobody was told
+		// that it runs, so it counts as a start that failed.
+		close(c.started)
+		r.groups.killAll(c.rec.Cgroup)
+		r.finish(c, func(rec *containerRecord) {
+			rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), startErrorExit, "StartError"
+			rec.Message = "the runtime was restarted while the container started"
+		})
+	case alive:
+		close(c.started)
+	default:
+		close(c.started)
+		if !ended {
+			r.groups.killAll(c.rec.Cgroup)
+			r.finish(c, func(rec *containerRecord) {
+				rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), unknownExit, "Unknown"
+			})
+			return nil
+		}
+		r.exited(c, e)
+	}
+	return nil
+}
+
+func dirNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("adopting %s: %w", dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}

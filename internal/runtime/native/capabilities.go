@@ -1,0 +1,90 @@
+package native
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// capabilities are the sets a process gets, one bit per capability.
+type capabilities struct {
+	bounding, effective, inheritable, ambient uint64
+}
+
+// capabilityNames in the kernel's order.
+var capabilityNames = []string{
+	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+	"SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+	"SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+	"MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+	"CHECKPOINT_RESTORE",
+}
+
+const allCapabilities = 1<<41 - 1
+
+// defaultCapabilities are those every CRI runtime gives.
+const defaultCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FSETID | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETFCAP |
+	1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_KILL | 1<<unix.CAP_AUDIT_WRITE
+
+func capabilityBit(name string) (uint64, error) {
+	short := strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+	for i, n := range capabilityNames {
+		if n == short {
+			return 1 << i, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown capability %q", name)
+}
+
+// capabilitiesOf are the sets for a security context. host bounds what there is
+// to give: a capability the host withholds is left out.
+func capabilitiesOf(c *cri.Capability, privileged bool, host uint64) (capabilities, error) {
+	set := uint64(defaultCapabilities)
+	if privileged {
+		set = allCapabilities
+	}
+	var ambient uint64
+	// ALL first, then single names: "drop ALL, add X" and "add ALL, drop X"
+	// both mean what they say, whatever the order of the lists.
+	if has(c.GetAddCapabilities(), "ALL") {
+		set = allCapabilities
+	}
+	if has(c.GetDropCapabilities(), "ALL") {
+		set = 0
+	}
+	for _, change := range []struct {
+		names []string
+		apply func(bit uint64)
+	}{
+		{c.GetAddCapabilities(), func(b uint64) { set |= b }},
+		{c.GetDropCapabilities(), func(b uint64) { set &^= b }},
+		{c.GetAddAmbientCapabilities(), func(b uint64) { ambient |= b; set |= b }},
+	} {
+		for _, name := range change.names {
+			if strings.EqualFold(name, "ALL") {
+				continue
+			}
+			b, err := capabilityBit(name)
+			if err != nil {
+				return capabilities{}, err
+			}
+			change.apply(b)
+		}
+	}
+	set &= host
+	ambient &= host
+	return capabilities{bounding: set, effective: set, inheritable: ambient, ambient: ambient}, nil
+}
+
+func has(list []string, name string) bool {
+	for _, s := range list {
+		if strings.EqualFold(s, name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,360 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hierarchy is one mounted cgroup tree.
+type hierarchy struct {
+	name        string // what stands below /sys/fs/cgroup: "cpu,cpuacct", "systemd", "" on v2
+	mount       string
+	controllers []string
+}
+
+func (h *hierarchy) has(controller string) bool {
+	for _, c := range h.controllers {
+		if c == controller {
+			return true
+		}
+	}
+	return false
+}
+
+// cgroups is how this host does cgroups: version 2, or every mounted hierarchy
+// of version 1 (on hybrid hosts the unified tree holds no controllers and is
+// left alone).
+type cgroups struct {
+	v2   bool
+	tree []hierarchy
+}
+
+// findCgroups reads a mountinfo file.
+func findCgroups(mountinfo []byte) (*cgroups, error) {
+	var v1 []hierarchy
+	var unified string
+	seen := map[string]bool{}
+	for sc := bufio.NewScanner(bytes.NewReader(mountinfo)); sc.Scan(); {
+		before, after, ok := strings.Cut(sc.Text(), " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 || f[3] != "/" {
+			continue // only whole trees; a bind of a part is another container's view
+		}
+		switch g[0] {
+		case "cgroup2":
+			if unified == "" {
+				unified = f[4]
+			}
+		case "cgroup":
+			h := hierarchy{name: filepath.Base(f[4]), mount: f[4]}
+			for _, o := range strings.Split(g[2], ",") {
+				switch o {
+				case "rw", "ro", "xattr", "noprefix", "clone_children", "favordynmods", "nofavordynmods", "none":
+				default:
+					if !strings.HasPrefix(o, "release_agent=") {
+						h.controllers = append(h.controllers, o)
+					}
+				}
+			}
+			key := strings.Join(h.controllers, ",")
+			if len(h.controllers) > 0 && !seen[key] {
+				seen[key] = true
+				v1 = append(v1, h)
+			}
+		}
+	}
+	for _, h := range v1 {
+		if h.has("memory") || h.has("cpu") || h.has("pids") {
+			return &cgroups{tree: v1}, nil
+		}
+	}
+	if unified == "" {
+		return nil, errors.New("no cgroup file system is mounted")
+	}
+	return &cgroups{v2: true, tree: []hierarchy{{mount: unified}}}, nil
+}
+
+// of answers where a controller's files of the group are; "" when the host has none.
+func (c *cgroups) of(controller, group string) string {
+	if c.v2 {
+		return c.tree[0].mount + group
+	}
+	for i := range c.tree {
+		if c.tree[i].has(controller) {
+			return c.tree[i].mount + group
+		}
+	}
+	return ""
+}
+
+// procs are the files that a process writes to in order to join the group.
+func (c *cgroups) procs(group string) []string {
+	out := make([]string, len(c.tree))
+	for i := range c.tree {
+		out[i] = c.tree[i].mount + group + "/cgroup.procs"
+	}
+	return out
+}
+
+// controllersV2 are those a container can use; the others stay with the host.
+var controllersV2 = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb", "misc"}
+
+// make makes the group in every hierarchy, with whatever is missing above it.
+func (c *cgroups) make(group string) error {
+	for i := range c.tree {
+		h := &c.tree[i]
+		if err := h.make(group, c.v2); err != nil {
+			return fmt.Errorf("making cgroup %s: %w", h.mount+group, err)
+		}
+	}
+	return nil
+}
+
+func (h *hierarchy) make(group string, v2 bool) error {
+	dir := h.mount + group
+	err := unix.Mkdir(dir, 0o755)
+	if errors.Is(err, unix.ENOENT) {
+		if group == "" || group == "/" {
+			return err
+		}
+		if err := h.make(parentGroup(group), v2); err != nil {
+			return err
+		}
+		err = unix.Mkdir(dir, 0o755)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if v2 {
+		return delegate(h.mount + parentGroup(group))
+	}
+	if err == nil && h.has("cpuset") {
+		// A fresh cpuset is empty and takes no process: it gets what its parent has.
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			if err := inherit(h.mount+parentGroup(group), dir, file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func inherit(parent, dir, file string) error {
+	b, err := os.ReadFile(parent + "/" + file)
+	if err != nil {
+		return err
+	}
+	return put(dir+"/"+file, strings.TrimSpace(string(b)))
+}
+
+// delegate switches on, for the children of dir, every controller dir has.
+func delegate(dir string) error {
+	have, err := os.ReadFile(dir + "/cgroup.controllers")
+	if err != nil {
+		return err
+	}
+	on, err := os.ReadFile(dir + "/cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	var want []string
+	for _, c := range controllersV2 {
+		if contains(strings.Fields(string(have)), c) && !contains(strings.Fields(string(on)), c) {
+			want = append(want, "+"+c)
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	if put(dir+"/cgroup.subtree_control", strings.Join(want, " ")) == nil {
+		return nil
+	}
+	// One that the kernel refuses (cpu with real-time processes) must not cost the others.
+	for _, w := range want {
+		put(dir+"/cgroup.subtree_control", w)
+	}
+	return nil
+}
+
+func parentGroup(group string) string {
+	if i := strings.LastIndexByte(group, '/'); i > 0 {
+		return group[:i]
+	}
+	return ""
+}
+
+// remove removes an empty group; groups below it go first.
+func (c *cgroups) remove(group string) error {
+	var errs []error
+	for i := range c.tree {
+		if err := removeGroup(c.tree[i].mount + group); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeGroup(dir string) error {
+	// The last process leaves its group a moment after it was reaped.
+	for wait := 100 * time.Microsecond; ; wait *= 2 {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || wait > 200*time.Millisecond {
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+		entries, rerr := os.ReadDir(dir)
+		if rerr != nil {
+			return nil
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				removeGroup(dir + "/" + e.Name())
+			}
+		}
+		time.Sleep(wait)
+	}
+}
+
+// killAll kills every process of the group and of those below it.
+func (c *cgroups) killAll(group string) error {
+	if c.v2 {
+		err := put(c.tree[0].mount+group+"/cgroup.kill", "1")
+		if err == nil || errors.Is(err, unix.ENOENT) && !exists(c.tree[0].mount+group) {
+			return nil
+		}
+	}
+	dir := c.of("pids", group)
+	if dir == "" {
+		dir = c.tree[0].mount + group
+	}
+	freezer := c.of("freezer", group)
+	if !c.v2 && freezer != "" {
+		// Frozen processes can't fork away from the list.
+		if put(freezer+"/freezer.state", "FROZEN") == nil {
+			defer put(freezer+"/freezer.state", "THAWED")
+		}
+	}
+	for _, pid := range pidsBelow(dir) {
+		unix.Kill(pid, unix.SIGKILL)
+	}
+	return nil
+}
+
+// pids are the processes of the group and of those below it.
+func (c *cgroups) pids(group string) []int {
+	dir := c.of("pids", group)
+	if dir == "" {
+		dir = c.tree[0].mount + group
+	}
+	return pidsBelow(dir)
+}
+
+func pidsBelow(dir string) []int {
+	var pids []int
+	b, err := os.ReadFile(dir + "/cgroup.procs")
+	if err != nil {
+		return nil
+	}
+	for _, f := range strings.Fields(string(b)) {
+		var pid int
+		if _, err := fmt.Sscan(f, &pid); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			pids = append(pids, pidsBelow(dir+"/"+e.Name())...)
+		}
+	}
+	return pids
+}
+
+// oomFile is the open file that counts the group's OOM kills, or nil.
+func (c *cgroups) oomFile(group string) *os.File {
+	name := c.of("memory", group)
+	if name == "" {
+		return nil
+	}
+	if c.v2 {
+		name += "/memory.events"
+	} else {
+		name += "/memory.oom_control"
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// expandSlice is the path of a systemd slice: a-b.slice lives in a.slice.
+func expandSlice(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || strings.Contains(slice, "/") || strings.HasPrefix(name, "-") && name != "-" || strings.HasSuffix(name, "-") && name != "-" || strings.Contains(name, "--") {
+		return "", fmt.Errorf("invalid slice name %q", slice)
+	}
+	if name == "-" {
+		return "", nil
+	}
+	var path, prefix string
+	for _, part := range strings.Split(name, "-") {
+		prefix += part
+		path += "/" + prefix + ".slice"
+		prefix += "-"
+	}
+	return path, nil
+}
+
+// put writes a file of the kernel in one write.
+func put(path, value string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	for {
+		_, err = unix.Write(fd, []byte(value))
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing %q to %s: %w", value, path, err)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}

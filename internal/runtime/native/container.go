@@ -1,0 +1,551 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// container is one instance of a container.
+//
+//	        Create             Start            exit, or a failed start
+//	(none) ───────> created ──────────> running ───────────────────────> exited ──Remove──> (gone)
+//
+// Its state follows from the times in its record.
+type container struct {
+	sandbox *sandbox
+	config  *cri.ContainerConfig
+	name    string
+
+	start   sync.Mutex    // one Start or Remove at a time
+	started chan struct{} // closed when Start is through, with success or not
+	done    chan struct{} // closed when the end is recorded
+
+	mu       sync.Mutex
+	rec      containerRecord
+	plan     *containerPlan // nil after a restart, until it is needed
+	asked    bool           // the stop signal was sent
+	finished sync.Once
+}
+
+// Exit codes of ours: the process never became the user's; nobody saw its end.
+const (
+	startErrorExit = 128
+	unknownExit    = 255
+)
+
+func (c *container) state() cri.ContainerState {
+	switch {
+	case c.rec.FinishedAt != 0:
+		return cri.ContainerState_CONTAINER_EXITED
+	case c.rec.StartedAt != 0:
+		return cri.ContainerState_CONTAINER_RUNNING
+	}
+	return cri.ContainerState_CONTAINER_CREATED
+}
+
+func (c *container) running() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state() == cri.ContainerState_CONTAINER_RUNNING
+}
+
+func (c *container) record() containerRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec
+}
+
+// CreateContainer makes everything of a container but its process.
+func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+	s, err := r.sandbox(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	cfg := req.GetConfig()
+	if cfg.GetMetadata().GetName() == "" {
+		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
+	}
+	if s.line() == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
+	}
+	image, err := r.cfg.Images.Resolve(ctx, cfg.GetImage().GetImage())
+	if err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
+	}
+	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
+	c.rec = containerRecord{
+		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(cfg), ImageID: image.ID, ImageRef: image.Ref,
+		CreatedAt: time.Now().UnixNano(), Hostname: s.hostname(),
+	}
+	image.Config.History, image.Config.RootFS = nil, imagespec.RootFS{} // not needed to run it
+	c.rec.Image = image.Config
+	c.name = containerName(s, cfg.Metadata)
+	if cfg.LogPath != "" {
+		c.rec.LogPath = filepath.Join(s.config.LogDirectory, cfg.LogPath)
+	}
+	if c.rec.Cgroup, err = r.cgroupOf(s, c.rec.ID); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := r.reserve(c.name, c.rec.ID); err != nil {
+		return nil, err
+	}
+	if err := r.makeContainer(ctx, c); err != nil {
+		undo := context.WithoutCancel(ctx)
+		if uerr := r.unmakeContainer(undo, c); uerr != nil {
+			klog.FromContext(ctx).Error(uerr, "Container not fully removed after a failed create", "container", c.rec.ID)
+		}
+		r.release(c.name)
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to create container %q: %w", cfg.Metadata.Name, err))
+	}
+	r.mu.Lock()
+	r.containers[c.rec.ID] = c
+	r.mu.Unlock()
+	r.publish(s, c.rec.ID, cri.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return &cri.CreateContainerResponse{ContainerId: c.rec.ID}, nil
+}
+
+func containerName(s *sandbox, m *cri.ContainerMetadata) string {
+	p := s.config.GetMetadata()
+	return fmt.Sprintf("container %s_%s_%s_%s_%d_%s", m.GetName(), p.GetName(), p.GetNamespace(), p.GetUid(), m.GetAttempt(), s.rec.ID)
+}
+
+// cgroupOf is the cgroup of a container: below the parent that CRI gave its pod.
+func (r *Runtime) cgroupOf(s *sandbox, id string) (string, error) {
+	parent := s.config.GetLinux().GetCgroupParent()
+	switch {
+	case parent == "":
+		return r.cfg.CgroupRoot + "/" + id, nil
+	case r.cfg.SystemdCgroups || strings.HasSuffix(parent, ".slice") && !strings.Contains(strings.Trim(parent, "/"), "/"):
+		path, err := expandSlice(filepath.Base(parent))
+		if err != nil {
+			return "", fmt.Errorf("cgroup_parent: %w", err)
+		}
+		return path + "/cri-" + r.cfg.Name + "-" + id + ".scope", nil
+	}
+	return filepath.Clean("/"+parent) + "/" + id, nil
+}
+
+func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
+	dir := r.containerDir(c.rec.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("making the container's directory: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "rootfs"), 0o700); err != nil {
+		return fmt.Errorf("making the container's directory: %w", err)
+	}
+	for _, m := range c.config.Mounts {
+		if m.GetImage() != nil || m.HostPath == "" {
+			continue
+		}
+		if _, err := os.Stat(m.HostPath); errors.Is(err, os.ErrNotExist) {
+			if err := os.MkdirAll(m.HostPath, 0o755); err != nil {
+				return fmt.Errorf("failed to mkdir %q: %w", m.HostPath, err)
+			}
+		}
+	}
+	if _, err := r.planOf(ctx, c); err != nil {
+		return err
+	}
+	if c.rec.LogPath != "" {
+		if err := os.MkdirAll(filepath.Dir(c.rec.LogPath), 0o755); err != nil {
+			return fmt.Errorf("making the log directory: %w", err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return save(dir, &c.rec)
+}
+
+// planOf answers the container's plan; the snapshots it names exist.
+func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, error) {
+	c.mu.Lock()
+	pl := c.plan
+	rec := c.rec
+	c.mu.Unlock()
+	if pl != nil {
+		return pl, nil
+	}
+	s, sc := c.sandbox, c.config.GetLinux().GetSecurityContext()
+	if _, err := argvOf(c.config, &rec.Image.Config); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if sc.GetPrivileged() && s.config.GetLinux().GetSecurityContext() != nil && !s.config.GetLinux().GetSecurityContext().GetPrivileged() {
+		return nil, status.Error(codes.InvalidArgument, "no privileged container allowed in sandbox")
+	}
+	ids := idsOf(s)
+	pl = &containerPlan{
+		id: rec.ID, config: c.config, image: rec.Image, hostname: rec.Hostname,
+		groups: r.groups, cgroup: rec.Cgroup, rootDir: filepath.Join(r.containerDir(rec.ID), "rootfs"),
+		etc:    map[string]string{},
+		userns: s.rec.UserNS, usernsIDs: ids,
+	}
+	for target, name := range map[string]string{"/etc/hostname": "hostname", "/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf"} {
+		pl.etc[target] = filepath.Join(r.sandboxDir(s.rec.ID), name)
+	}
+	pl.shm = filepath.Join(r.runDir(s.rec.ID), "shm")
+	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+		pl.shm = "/dev/shm"
+	}
+	var err error
+	if pl.caps, err = capabilitiesOf(sc.GetCapabilities(), sc.GetPrivileged(), r.host.caps); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !sc.GetPrivileged() {
+		if pl.filter, err = r.seccomp.of(sc.GetSeccomp(), pl.caps.bounding); err != nil {
+			return nil, err
+		}
+		if pl.apparmor, err = r.apparmorOf(sc); err != nil {
+			return nil, err
+		}
+	}
+	if r.host.selinux {
+		pl.selinux = selinuxLabel(sc.GetSelinuxOptions())
+	}
+	if sc.GetPrivileged() {
+		if pl.devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range c.config.Devices {
+		list, err := hostDevices(d)
+		if err != nil {
+			return nil, err
+		}
+		pl.devices = append(pl.devices, list...)
+	}
+	if err := r.takeSnapshots(ctx, c, pl, ids); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.plan = pl
+	c.mu.Unlock()
+	return pl, nil
+}
+
+// takeSnapshots prepares the root and the image volumes. Keys are recorded
+// first, so that a crash leaves nothing that Remove would not find.
+func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *containerPlan, ids IDMap) error {
+	keys := []string{c.rec.ID}
+	var err error
+	if pl.rootfs, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
+		return fmt.Errorf("failed to prepare the image: %w", err)
+	}
+	for i, m := range c.config.Mounts {
+		ref := m.GetImage().GetImage()
+		if ref == "" {
+			continue
+		}
+		image, err := r.cfg.Images.Resolve(ctx, ref)
+		if err != nil {
+			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
+		}
+		key := fmt.Sprintf("%s-volume-%d", c.rec.ID, i)
+		mounts, err := r.cfg.Images.View(ctx, key, image.ID)
+		if err != nil {
+			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
+		}
+		staging := filepath.Join(r.containerDir(c.rec.ID), fmt.Sprintf("volume-%d", i))
+		if err := os.Mkdir(staging, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("making the place of an image volume: %w", err)
+		}
+		if pl.images == nil {
+			pl.images = map[string]imageMount{}
+		}
+		pl.images[m.ContainerPath] = imageMount{mounts: mounts, staging: staging, subPath: m.ImageSubPath}
+		keys = append(keys, key)
+	}
+	c.mu.Lock()
+	c.rec.Snapshots = keys
+	c.mu.Unlock()
+	return nil
+}
+
+// unmakeContainer takes back whatever makeContainer made, finished or not.
+func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
+	rec := c.record()
+	keys := rec.Snapshots
+	if len(keys) == 0 {
+		keys = []string{rec.ID}
+	}
+	var errs []error
+	for _, k := range keys {
+		if err := r.cfg.Images.Release(ctx, k); err != nil {
+			errs = append(errs, fmt.Errorf("releasing snapshot %s: %w", k, err))
+		}
+	}
+	errs = append(errs, r.groups.remove(rec.Cgroup))
+	if err := errors.Join(errs...); err != nil {
+		return err // the record stays, so that the next Remove finds what is left
+	}
+	return removeDir(r.containerDir(rec.ID))
+}
+
+// StartContainer starts the container's process. A program that can't be
+// executed is the container's failure: reason StartError, exit code 128.
+func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	c.start.Lock()
+	defer c.start.Unlock()
+	rec := c.record()
+	if rec.StartedAt != 0 || rec.FinishedAt != 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not in created state", rec.ID)
+	}
+	m := c.sandbox.line()
+	if m == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID, rec.ID)
+	}
+	pid, user, err := r.launch(ctx, m, c)
+	if err != nil {
+		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
+		r.groups.killAll(rec.Cgroup)
+		r.finish(c, func(rec *containerRecord) {
+			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
+		})
+		close(c.started)
+		return nil, coded(codes.Unknown, err)
+	}
+	c.mu.Lock()
+	c.rec.StartedAt, c.rec.Pid, c.rec.User = time.Now().UnixNano(), pid, user
+	rec = c.rec
+	c.mu.Unlock()
+	if err := save(r.containerDir(rec.ID), &rec); err != nil {
+		klog.FromContext(ctx).Error(err, "Container runs, but its record was not written", "container", rec.ID)
+	}
+	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
+	close(c.started)
+	return &cri.StartContainerResponse{}, nil
+}
+
+// launch makes the cgroup, has the monitor start the helper and waits until it
+// became the user's process.
+func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *identity, err error) {
+	pl, err := r.planOf(ctx, c)
+	if err != nil {
+		return 0, nil, err
+	}
+	p, err := pl.program()
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := r.groups.make(pl.cgroup); err != nil {
+		return 0, nil, err
+	}
+	sc := c.config.GetLinux().GetSecurityContext()
+	if err := r.groups.apply(pl.cgroup, c.resources()); err != nil {
+		return 0, nil, err
+	}
+	if err := r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())); err != nil {
+		return 0, nil, err
+	}
+	st := containerStart{id: pl.id, logPath: c.rec.LogPath, helper: r.programs.helper}
+	st.flags, st.pidMode, st.pidTarget = startFlags(c)
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			f.Close()
+		}
+	}()
+	if st.dir, err = os.Open(r.containerDir(pl.id)); err != nil {
+		return 0, nil, err
+	}
+	open = append(open, st.dir)
+	if st.oom = r.groups.oomFile(pl.cgroup); st.oom != nil {
+		open = append(open, st.oom)
+	}
+	if r.groups.v2 {
+		if st.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
+			return 0, nil, err
+		}
+		open = append(open, st.cgroup)
+	}
+	return r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
+		st.spec, st.status = spec, report
+		return m.start(ctx, st)
+	}, func() { m.kill(context.WithoutCancel(ctx), pl.id, unix.SIGKILL) })
+}
+
+// runProgram has start run a program and waits for its outcome.
+func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+	spec, err := memory("spec", p.encode())
+	if err != nil {
+		return 0, nil, err
+	}
+	defer spec.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, nil, fmt.Errorf("making the report's pipe: %w", err)
+	}
+	defer read.Close()
+	pid, err := start(spec, write)
+	write.Close()
+	if err != nil {
+		return 0, nil, err
+	}
+	stop := context.AfterFunc(ctx, kill)
+	report, err := io.ReadAll(read)
+	if !stop() && ctx.Err() != nil {
+		return pid, nil, ctx.Err()
+	}
+	if err != nil {
+		return pid, nil, fmt.Errorf("reading the helper's report: %w", err)
+	}
+	id, err := p.outcome(report)
+	if err != nil {
+		return pid, id, fmt.Errorf("unable to start container process: %w", err)
+	}
+	return pid, id, nil
+}
+
+func startFlags(c *container) (flags, pidMode int, target string) {
+	if c.config.Stdin {
+		flags |= flagStdin
+	}
+	if c.config.StdinOnce {
+		flags |= flagStdinOnce
+	}
+	if c.config.Tty {
+		flags |= flagTTY
+	}
+	o := c.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch o.GetPid() {
+	case cri.NamespaceMode_CONTAINER:
+		pidMode = pidNew
+	case cri.NamespaceMode_NODE:
+		pidMode = pidHost
+	case cri.NamespaceMode_TARGET:
+		pidMode, target = pidTarget, o.GetTargetId()
+	case cri.NamespaceMode_POD:
+		pidMode = pidPod
+		if o == nil || c.sandbox.options().GetPid() != cri.NamespaceMode_POD {
+			pidMode = pidNew // nothing was said
+		}
+	}
+	return flags, pidMode, target
+}
+
+// ownsPIDs says that the kernel ends everything in the container with its
+// first process.
+func (c *container) ownsPIDs() bool {
+	_, mode, _ := startFlags(c)
+	return mode == pidNew
+}
+
+func (c *container) resources() *cri.LinuxContainerResources {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.currentResources()
+}
+
+// exited takes the end of a container's process from its monitor.
+func (r *Runtime) exited(c *container, e exitFile) {
+	<-c.started // a process may end before Start is through
+	if !c.ownsPIDs() {
+		r.groups.killAll(c.rec.Cgroup)
+	}
+	r.finish(c, func(rec *containerRecord) {
+		rec.FinishedAt, rec.ExitCode = e.at, e.code
+		switch {
+		case e.oom:
+			rec.Reason = "OOMKilled"
+		case e.code == 0:
+			rec.Reason = "Completed"
+		case e.code == unknownExit && rec.Reason == "Unknown":
+		default:
+			rec.Reason = "Error"
+		}
+	})
+}
+
+// finish records the end of a container, once.
+func (r *Runtime) finish(c *container, set func(*containerRecord)) {
+	c.finished.Do(func() {
+		// The agent removes the pod's cgroup as soon as it sees the end.
+		if err := r.groups.remove(c.rec.Cgroup); err != nil {
+			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
+		}
+		c.mu.Lock()
+		set(&c.rec)
+		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was through
+			c.rec.FinishedAt = c.rec.StartedAt
+		}
+		rec := c.rec
+		c.mu.Unlock()
+		if err := save(r.containerDir(rec.ID), &rec); err != nil {
+			klog.Background().Error(err, "End of a container was not written", "container", rec.ID)
+		}
+		close(c.done)
+		r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	})
+}
+
+// RemoveContainer removes a container, killing it when it runs; an unknown one
+// is no error.
+func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if status.Code(err) == codes.NotFound {
+		return &cri.RemoveContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.remove(ctx, c); err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to remove container %q: %w", c.rec.ID, err))
+	}
+	return &cri.RemoveContainerResponse{}, nil
+}
+
+func (r *Runtime) remove(ctx context.Context, c *container) error {
+	c.start.Lock()
+	defer c.start.Unlock()
+	if err := r.stop(ctx, c, 0); err != nil {
+		return err
+	}
+	if err := r.unmakeContainer(ctx, c); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	_, known := r.containers[c.rec.ID]
+	delete(r.containers, c.rec.ID)
+	if r.names[c.name] == c.rec.ID {
+		delete(r.names, c.name)
+	}
+	r.mu.Unlock()
+	if known {
+		r.publish(c.sandbox, c.rec.ID, cri.ContainerEventType_CONTAINER_DELETED_EVENT)
+	}
+	return nil
+}
+
+// ReopenContainerLog makes the monitor write to a new file after a rotation.
+func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	m := c.sandbox.line()
+	if m == nil || !c.running() {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	}
+	if err := m.reopenLog(ctx, c.rec.ID); err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to reopen the log of container %q: %w", c.rec.ID, err))
+	}
+	return &cri.ReopenContainerLogResponse{}, nil
+}

@@ -1,0 +1,277 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxSyncOutput is how much of each stream ExecSync keeps, as CRI asks.
+const maxSyncOutput = 16 << 20
+
+// outputDrain is how long output is read on after the process has ended while
+// something it left behind still holds its streams.
+const outputDrain = time.Second
+
+// ExecSync runs a command and answers its output, of each stream at most
+// 16 MiB. A timeout kills it and is codes.DeadlineExceeded (L5.20).
+func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetCmd()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "exec needs a command")
+	}
+	run := ctx
+	timeout := time.Duration(req.GetTimeout()) * time.Second
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		run, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	var out, errs limited
+	code, err := r.exec(run, c, execCall{cmd: req.Cmd, out: &out, err: &errs})
+	if ctx.Err() == nil && run.Err() != nil {
+		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
+	}
+	if err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to exec in container: %w", err))
+	}
+	return &cri.ExecSyncResponse{Stdout: out.b.Bytes(), Stderr: errs.b.Bytes(), ExitCode: code}, nil
+}
+
+// limited keeps the first maxSyncOutput bytes and takes the rest without them.
+type limited struct{ b bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := maxSyncOutput - l.b.Len(); room > 0 {
+		l.b.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+// execCall is one more process in a container; nil streams are not connected.
+type execCall struct {
+	cmd      []string
+	in       io.Reader
+	out, err io.Writer
+	tty      bool
+	resize   <-chan terminalSize
+}
+
+type terminalSize struct{ rows, cols uint16 }
+
+// exec runs a process and copies its streams until it has ended. When ctx ends
+// the process is killed. A command that can't be executed is an error.
+func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32, error) {
+	m := c.sandbox.line()
+	if m == nil || !c.running() {
+		return 0, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	}
+	pl, err := r.planOf(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	rec := c.record()
+	if rec.User == nil {
+		return 0, status.Errorf(codes.Internal, "the user of container %q is not known", rec.ID)
+	}
+	p := pl.execProgram(call.cmd, call.tty, 0, 0, *rec.User)
+	io_, err := openStreams(call)
+	if err != nil {
+		return 0, err
+	}
+	defer io_.close()
+	x := execStart{id: rec.ID, helper: r.programs.helper, stdio: io_.theirs, tty: call.tty}
+	if r.groups.v2 {
+		if x.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
+			return 0, fmt.Errorf("opening the container's cgroup: %w", err)
+		}
+		defer x.cgroup.Close()
+	}
+	var run *running
+	kill := func() {
+		if run != nil {
+			run.kill(context.WithoutCancel(ctx), unix.SIGKILL)
+		}
+	}
+	defer kill() // whatever the way out, the process does not outlive the call
+	if _, _, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
+		x.spec, x.status = spec, report
+		var err error
+		if run, err = m.exec(ctx, x); err != nil {
+			return 0, err
+		}
+		return run.pid, nil
+	}, func() { kill() }); err != nil {
+		return 0, fmt.Errorf("exec failed: %w", err)
+	}
+	copied, err := io_.copy(call)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case e := <-run.done:
+		run = nil
+		select {
+		case <-copied:
+		case <-time.After(outputDrain):
+		case <-ctx.Done():
+		}
+		return int32(e.n[0]), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-m.gone:
+		return 0, errMonitorGone
+	}
+}
+
+// streams are the two ends of a process's stdin, stdout and stderr, or of the
+// socket that brings its terminal.
+type streams struct {
+	theirs [3]*os.File
+	ours   [3]*os.File
+	tty    bool
+	once   sync.Once
+}
+
+func openStreams(call execCall) (s *streams, err error) {
+	s = &streams{tty: call.tty}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	null := func() (*os.File, error) { return os.OpenFile("/dev/null", os.O_RDWR, 0) }
+	if call.tty {
+		for i := range 2 {
+			if s.theirs[i], err = null(); err != nil {
+				return s, err
+			}
+		}
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return s, fmt.Errorf("making the console's socket: %w", err)
+		}
+		s.ours[2], s.theirs[2] = os.NewFile(uintptr(fds[0]), "console"), os.NewFile(uintptr(fds[1]), "console")
+		return s, nil
+	}
+	for i, wanted := range []bool{call.in != nil, call.out != nil, call.err != nil} {
+		switch {
+		case !wanted:
+			s.theirs[i], err = null()
+		case i == 0:
+			s.theirs[i], s.ours[i], err = os.Pipe()
+		default:
+			s.ours[i], s.theirs[i], err = os.Pipe()
+		}
+		if err != nil {
+			return s, fmt.Errorf("making the process's streams: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// copy starts copying; the channel closes when all output has been copied.
+func (s *streams) copy(call execCall) (<-chan struct{}, error) {
+	for i := range s.theirs {
+		s.theirs[i].Close()
+	}
+	done := make(chan struct{})
+	if s.tty {
+		master, err := receiveTerminal(s.ours[2])
+		if err != nil {
+			return nil, err
+		}
+		s.ours[0] = master
+		go func() {
+			for size := range call.resize {
+				resizeTerminal(master, size)
+			}
+		}()
+		if call.in != nil {
+			go io.Copy(master, call.in)
+		}
+		go func() {
+			defer close(done)
+			io.Copy(call.out, master) // ends with EIO when the last process lets go
+		}()
+		return done, nil
+	}
+	if call.resize != nil {
+		go func() {
+			for range call.resize {
+			}
+		}()
+	}
+	if call.in != nil {
+		in := s.ours[0]
+		go func() {
+			io.Copy(in, call.in)
+			in.Close() // the process sees the end of its input
+		}()
+	}
+	var wg sync.WaitGroup
+	for i, w := range map[int]io.Writer{1: call.out, 2: call.err} {
+		if s.ours[i] == nil {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			io.Copy(w, s.ours[i])
+		}()
+	}
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	return done, nil
+}
+
+func (s *streams) close() {
+	s.once.Do(func() {
+		for i := range s.theirs {
+			for _, f := range []*os.File{s.theirs[i], s.ours[i]} {
+				if f != nil {
+					f.Close()
+				}
+			}
+		}
+	})
+}
+
+// receiveTerminal takes a terminal's master side from the helper's socket.
+func receiveTerminal(sock *os.File) (*os.File, error) {
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(rawFD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("receiving the terminal: %w", err)
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		return nil, errors.New("the helper sent no terminal")
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.New("the helper sent no terminal")
+	}
+	unix.SetNonblock(fds[0], true)
+	return os.NewFile(uintptr(fds[0]), "terminal"), nil
+}
+
+func resizeTerminal(f *os.File, size terminalSize) {
+	unix.IoctlSetWinsize(rawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
+}

@@ -1,0 +1,80 @@
+package native
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// apparmorOf is the profile to execute a container under; "" leaves it
+// unconfined. A profile the container asks for by name must be loaded; the
+// default of the runtime is used where the host has one loaded.
+func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, error) {
+	p := sc.GetApparmor()
+	if p == nil {
+		p = apparmorProfile(sc.GetApparmorProfile())
+	}
+	if p.GetProfileType() == cri.SecurityProfile_Localhost {
+		name := strings.TrimPrefix(p.LocalhostRef, "localhost/")
+		if !r.host.apparmor {
+			return "", status.Errorf(codes.FailedPrecondition, "apparmor is not supported on this host, profile %q", name)
+		}
+		if !profileLoaded(name) {
+			return "", status.Errorf(codes.InvalidArgument, "apparmor profile not found %s", name)
+		}
+		return name, nil
+	}
+	if p.GetProfileType() == cri.SecurityProfile_Unconfined || !r.host.apparmor {
+		return "", nil
+	}
+	for _, name := range []string{r.cfg.Name + "-default", "cri-containerd.apparmor.d"} {
+		if profileLoaded(name) {
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// apparmorProfile reads the older form: runtime/default, unconfined, localhost/name.
+func apparmorProfile(s string) *cri.SecurityProfile {
+	switch {
+	case s == "unconfined":
+		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
+	case strings.HasPrefix(s, "localhost/"):
+		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: s}
+	}
+	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+}
+
+func profileLoaded(name string) bool {
+	f, err := os.Open("/sys/kernel/security/apparmor/profiles")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		if got, _, _ := strings.Cut(sc.Text(), " ("); got == name {
+			return true
+		}
+	}
+	return false
+}
+
+// selinuxLabel is the process label that CRI's options make; "" for none.
+func selinuxLabel(o *cri.SELinuxOption) string {
+	if o == nil || o.Type == "" && o.Level == "" {
+		return ""
+	}
+	or := func(s, d string) string {
+		if s == "" {
+			return d
+		}
+		return s
+	}
+	return fmt.Sprintf("%s:%s:%s:%s", or(o.User, "system_u"), or(o.Role, "system_r"), or(o.Type, "container_t"), or(o.Level, "s0"))
+}

@@ -1,0 +1,411 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Messages of csrc/monitor.c.
+const (
+	msgSetup = 1 + iota
+	msgStart
+	msgExec
+	msgKill
+	msgReopen
+	msgAttach
+	msgResize
+	msgList
+	msgQuit
+
+	replyDone     = 32
+	eventExit     = 33
+	eventExecExit = 34
+	eventPodExit  = 35
+)
+
+const (
+	flagStdin = 1 << iota
+	flagStdinOnce
+	flagTTY
+	flagOOMFile
+	flagCgroupFD
+	flagListen
+	flagNetNS
+	flagPodPID
+)
+
+// Where a container's process IDs live.
+const (
+	pidNew = iota
+	pidPod
+	pidTarget
+	pidHost
+)
+
+// Frames of an attach stream.
+const (
+	frameStdin, frameResize, frameClose = 0, 1, 2 // to the monitor
+	frameStdout, frameStderr            = 1, 2    // from it
+)
+
+const monitorSocket = "monitor.sock"
+
+var errMonitorGone = errors.New("the pod's monitor is gone")
+
+// monitor is this process's end of the line to one pod's monitor. It may be
+// called from many goroutines.
+type monitor struct {
+	conn *net.UnixConn
+	cmd  *exec.Cmd // nil when an earlier carob started it
+
+	mu      sync.Mutex
+	seq     uint32
+	waiting map[uint32]chan record
+	execs   map[uint32]chan record
+	event   func(record)
+	early   []record // events that came before anyone listened
+
+	gone chan struct{} // closed when the line is broken
+}
+
+// startMonitor starts a monitor that belongs to no pod yet. It joins the given
+// cgroups and ends with this process until setup.
+func (p *programs) startMonitor(procs []string) (*monitor, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("starting a monitor: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "monitor"), os.NewFile(uintptr(fds[1]), "monitor")
+	defer ours.Close()
+	defer theirs.Close()
+	cmd := &exec.Cmd{
+		Path:        fmt.Sprintf("/proc/self/fd/%d", p.monitor.Fd()),
+		Args:        append([]string{"carob-monitor"}, procs...),
+		Env:         []string{},
+		Dir:         "/",
+		ExtraFiles:  []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting a monitor: %w", err)
+	}
+	conn, err := unixConn(ours)
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	m := newMonitor(conn)
+	m.cmd = cmd
+	go cmd.Wait()
+	return m, nil
+}
+
+// dialMonitor finds the monitor of a pod that an earlier carob started.
+func dialMonitor(dir string) (*monitor, error) {
+	c, err := dialMonitorConn(dir)
+	if err != nil {
+		return nil, err
+	}
+	return newMonitor(c), nil
+}
+
+func dialMonitorConn(dir string) (*net.UnixConn, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the monitor's directory: %w", err)
+	}
+	defer d.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("dialling a monitor: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "monitor")
+	defer f.Close()
+	// The path of the directory may be longer than a socket's name can be.
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
+		return nil, fmt.Errorf("dialling the monitor of %s: %w", filepath.Base(dir), err)
+	}
+	return unixConn(f)
+}
+
+func unixConn(f *os.File) (*net.UnixConn, error) {
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("using the monitor's socket: %w", err)
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// listenMonitor makes the socket by which a later carob finds the monitor.
+func listenMonitor(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening the monitor's directory: %w", err)
+	}
+	defer d.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("making the monitor's socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err == nil {
+		err = unix.Listen(fd, 64)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("making the monitor's socket: %w", err)
+	}
+	return f, nil
+}
+
+func newMonitor(c *net.UnixConn) *monitor {
+	m := &monitor{conn: c, waiting: map[uint32]chan record{}, execs: map[uint32]chan record{}, gone: make(chan struct{})}
+	go m.receive()
+	return m
+}
+
+// listen hands every event, also those that came already, to f, one at a time.
+func (m *monitor) listen(f func(record)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.early {
+		f(r)
+	}
+	m.early, m.event = nil, f
+}
+
+func (m *monitor) receive() {
+	b := make([]byte, 16<<10)
+	for {
+		n, err := m.conn.Read(b)
+		if err != nil || n == 0 {
+			break
+		}
+		r, err := parseRecord(b[:n])
+		if err != nil {
+			break
+		}
+		m.mu.Lock()
+		switch r.code {
+		case replyDone:
+			if ch := m.waiting[r.seq]; ch != nil {
+				ch <- r
+				delete(m.waiting, r.seq)
+			}
+		case eventExecExit:
+			if ch := m.execs[r.seq]; ch != nil {
+				ch <- r
+				delete(m.execs, r.seq)
+			}
+		default:
+			if m.event == nil {
+				m.early = append(m.early, r)
+			} else {
+				m.event(r)
+			}
+		}
+		m.mu.Unlock()
+	}
+	m.conn.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.gone)
+}
+
+// call sends one request and waits for its answer. The kernel copies files into
+// the message; the caller keeps and closes its own.
+func (m *monitor) call(ctx context.Context, r record, files ...*os.File) (record, error) {
+	m.mu.Lock()
+	m.seq++
+	r.seq = m.seq
+	ch := make(chan record, 1)
+	m.waiting[r.seq] = ch
+	m.mu.Unlock()
+	return m.exchange(ctx, r, ch, files)
+}
+
+func (m *monitor) exchange(ctx context.Context, r record, ch chan record, files []*os.File) (record, error) {
+	var oob []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = rawFD(f)
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	if _, _, err := m.conn.WriteMsgUnix(r.append(nil), oob, nil); err != nil {
+		return record{}, fmt.Errorf("%w: %w", errMonitorGone, err)
+	}
+	// The answer takes microseconds: it is waited for even when ctx has ended,
+	// so that what was started is known.
+	select {
+	case a := <-ch:
+		if errno := unix.Errno(a.n[0]); errno != 0 {
+			if a.s[0] != "" {
+				return a, fmt.Errorf("%s: %w", a.s[0], errno)
+			}
+			return a, errno
+		}
+		return a, nil
+	case <-m.gone:
+		return record{}, errMonitorGone
+	case <-time.After(30 * time.Second):
+		return record{}, fmt.Errorf("the pod's monitor does not answer")
+	}
+}
+
+// rawFD is f's descriptor, without making it blocking as File.Fd does.
+func rawFD(f *os.File) int {
+	fd := -1
+	if c, err := f.SyscallConn(); err == nil {
+		c.Control(func(p uintptr) { fd = int(p) })
+	}
+	return fd
+}
+
+// podSetup is what makes a monitor a pod's.
+type podSetup struct {
+	listener *os.File
+	netns    *os.File // nil: the host's
+	unshare  int      // CLONE_NEW*
+	hostname string
+	sysctls  map[string]string // path below /proc/sys → value
+	sharePID bool
+}
+
+func (m *monitor) setup(ctx context.Context, s podSetup) error {
+	r := record{code: msgSetup, n: [4]int64{flagListen, int64(s.unshare)}, s: [4]string{s.hostname}}
+	files := []*os.File{s.listener}
+	if s.netns != nil {
+		r.n[0] |= flagNetNS
+		files = append(files, s.netns)
+	}
+	if s.sharePID {
+		r.n[0] |= flagPodPID
+	}
+	var b strings.Builder
+	for _, path := range sortedKeys(s.sysctls) {
+		b.WriteString(path + "\x00" + s.sysctls[path] + "\x00")
+	}
+	r.s[1] = b.String()
+	if _, err := m.call(ctx, r, files...); err != nil {
+		return fmt.Errorf("setting up the pod's namespaces: %w", err)
+	}
+	return nil
+}
+
+// containerStart is what the monitor needs to start a container.
+type containerStart struct {
+	id, logPath, pidTarget string
+	flags, pidMode         int
+	helper, spec, status   *os.File
+	dir                    *os.File // where the exit code goes
+	oom, cgroup            *os.File // may be nil
+}
+
+func (m *monitor) start(ctx context.Context, s containerStart) (pid int, err error) {
+	files := []*os.File{s.helper, s.spec, s.status, s.dir}
+	if s.oom != nil {
+		s.flags |= flagOOMFile
+		files = append(files, s.oom)
+	}
+	if s.cgroup != nil {
+		s.flags |= flagCgroupFD
+		files = append(files, s.cgroup)
+	}
+	a, err := m.call(ctx, record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
+	if err != nil {
+		return 0, fmt.Errorf("starting the container's process: %w", err)
+	}
+	return int(a.n[1]), nil
+}
+
+// execStart is what the monitor needs to run one more process in a container.
+type execStart struct {
+	id                   string
+	helper, spec, status *os.File
+	stdio                [3]*os.File // with a terminal only the last: its console socket
+	tty                  bool
+	cgroup               *os.File
+}
+
+// running is one exec on its way.
+type running struct {
+	m    *monitor
+	seq  uint32
+	pid  int
+	done chan record // its end, once
+}
+
+func (m *monitor) exec(ctx context.Context, s execStart) (*running, error) {
+	r := record{code: msgExec, s: [4]string{s.id}}
+	files := []*os.File{s.helper, s.spec, s.status, s.stdio[0], s.stdio[1], s.stdio[2]}
+	if s.tty {
+		r.n[0] |= flagTTY
+	}
+	if s.cgroup != nil {
+		r.n[0] |= flagCgroupFD
+		files = append(files, s.cgroup)
+	}
+	x := &running{m: m, done: make(chan record, 1)}
+	m.mu.Lock()
+	m.seq++
+	x.seq, r.seq = m.seq, m.seq
+	ch := make(chan record, 1)
+	m.waiting[r.seq], m.execs[r.seq] = ch, x.done
+	m.mu.Unlock()
+	a, err := m.exchange(ctx, r, ch, files)
+	if err != nil {
+		m.mu.Lock()
+		delete(m.execs, r.seq)
+		m.mu.Unlock()
+		return nil, err
+	}
+	x.pid = int(a.n[1])
+	return x, nil
+}
+
+func (x *running) kill(ctx context.Context, sig unix.Signal) error {
+	_, err := x.m.call(ctx, record{code: msgKill, n: [4]int64{int64(sig), int64(x.seq)}})
+	return err
+}
+
+// kill signals a container's first process; unix.ESRCH when it has ended.
+func (m *monitor) kill(ctx context.Context, id string, sig unix.Signal) error {
+	_, err := m.call(ctx, record{code: msgKill, n: [4]int64{int64(sig)}, s: [4]string{id}})
+	return err
+}
+
+func (m *monitor) reopenLog(ctx context.Context, id string) error {
+	_, err := m.call(ctx, record{code: msgReopen, s: [4]string{id}})
+	return err
+}
+
+// list answers the containers that run, and the monitor's own pid.
+func (m *monitor) list(ctx context.Context) (ids map[string]bool, pid int, err error) {
+	a, err := m.call(ctx, record{code: msgList})
+	if err != nil {
+		return nil, 0, err
+	}
+	ids = map[string]bool{}
+	for _, id := range strings.Fields(a.s[0]) {
+		ids[id] = true
+	}
+	return ids, int(a.n[1]), nil
+}
+
+// quit ends the monitor. Containers that still run lose their parent: kill them first.
+func (m *monitor) quit(ctx context.Context) {
+	m.call(ctx, record{code: msgQuit})
+	m.conn.Close()
+}

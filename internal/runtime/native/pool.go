@@ -1,0 +1,86 @@
+package native
+
+import "sync"
+
+// monitorPool keeps a few monitors ready, so that the start of their process
+// is not on the path of a pod. It refills off the path and ends its monitors
+// with itself.
+type monitorPool struct {
+	start func() (*monitor, error)
+	ready chan *monitor
+	want  chan struct{}
+	stop  chan struct{}
+	once  sync.Once
+	done  sync.WaitGroup
+}
+
+func newMonitorPool(size int, start func() (*monitor, error)) *monitorPool {
+	p := &monitorPool{start: start, ready: make(chan *monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
+	if size > 0 {
+		p.done.Add(1)
+		go p.fill()
+		p.refill()
+	}
+	return p
+}
+
+func (p *monitorPool) refill() {
+	select {
+	case p.want <- struct{}{}:
+	default:
+	}
+}
+
+func (p *monitorPool) fill() {
+	defer p.done.Done()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-p.want:
+		}
+		for len(p.ready) < cap(p.ready) {
+			m, err := p.start()
+			if err != nil {
+				break // get tries itself and tells
+			}
+			select {
+			case p.ready <- m:
+			case <-p.stop:
+				m.conn.Close()
+				return
+			}
+		}
+	}
+}
+
+// get answers a monitor that is nobody's yet.
+func (p *monitorPool) get() (*monitor, error) {
+	for {
+		select {
+		case m := <-p.ready:
+			p.refill()
+			select {
+			case <-m.gone:
+				continue // killed while it waited
+			default:
+				return m, nil
+			}
+		default:
+			return p.start()
+		}
+	}
+}
+
+func (p *monitorPool) close() {
+	p.once.Do(func() { close(p.stop) })
+	p.done.Wait()
+	for {
+		select {
+		case m := <-p.ready:
+			m.conn.Close() // a monitor without a pod ends with its line
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package native
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Runtime is the native runtime. It is safe for concurrent use; its lock covers
+// the maps only, and each sandbox and container has its own.
+type Runtime struct {
+	Images // the image calls of CRI
+
+	cfg       Config
+	programs  *programs
+	groups    *cgroups
+	host      hostFacts
+	seccomp   *filters
+	events    broker
+	streaming Streaming
+	monitors  string // cgroup of all monitors
+	pool      *monitorPool
+
+	mu         sync.RWMutex
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+	names      map[string]string // of sandboxes and containers → id
+}
+
+// hostFacts is what this host allows.
+type hostFacts struct {
+	caps     uint64 // our own bounding set: no container gets more
+	apparmor bool
+	selinux  bool
+}
+
+// New builds the runtime and re-adopts every sandbox and container it finds in
+// the directories: those that ended meanwhile have their exit codes, half-made
+// ones are swept away. ctx bounds the adoption only.
+func New(ctx context.Context, cfg Config) (*Runtime, error) {
+	if cfg.Images == nil || cfg.Network == nil || cfg.RootDir == "" || cfg.StateDir == "" {
+		return nil, errors.New("native runtime: RootDir, StateDir, Images and Network are needed")
+	}
+	if cfg.CgroupRoot == "" {
+		cfg.CgroupRoot = "/carob"
+	}
+	if cfg.Name == "" {
+		cfg.Name = "carob"
+	}
+	if cfg.Version == "" {
+		cfg.Version = "0.0.0"
+	}
+	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("finding cgroups: %w", err)
+	}
+	groups, err := findCgroups(mountinfo)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := loadPrograms()
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{
+		Images: cfg.Images, cfg: cfg, programs: programs, groups: groups, host: findHostFacts(),
+		monitors:  cfg.CgroupRoot + "/monitors",
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
+	}
+	r.seccomp = newFilters(cfg.SeccompRoot)
+	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir("")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
+		}
+	}
+	if err := groups.make(r.monitors); err != nil {
+		return nil, errors.Join(err, programs.close())
+	}
+	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
+		return programs.startMonitor(groups.procs(r.monitors))
+	})
+	if err := r.adopt(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// UseStreaming tells who makes streaming URLs; to be called before the first Exec.
+func (r *Runtime) UseStreaming(s Streaming) { r.streaming = s }
+
+// Streams is the side a streaming server calls.
+func (r *Runtime) Streams() *Streams { return &Streams{r} }
+
+// Close lets go of everything in this process; containers keep running and are
+// found again by the next New.
+func (r *Runtime) Close() error {
+	r.pool.close()
+	r.events.close()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, s := range r.sandboxes {
+		if m := s.line(); m != nil {
+			m.conn.Close()
+		}
+	}
+	return r.programs.close()
+}
+
+func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.cfg.RootDir, "sandboxes", id) }
+func (r *Runtime) containerDir(id string) string {
+	return filepath.Join(r.cfg.RootDir, "containers", id)
+}
+func (r *Runtime) runDir(id string) string { return filepath.Join(r.cfg.StateDir, "sandboxes", id) }
+
+func newID() string {
+	var b [32]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// reserve claims a name for id until release.
+func (r *Runtime) reserve(name, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other, ok := r.names[name]; ok {
+		return status.Errorf(codes.AlreadyExists, "name %q is reserved for %q", name, other)
+	}
+	r.names[name] = id
+	return nil
+}
+
+func (r *Runtime) release(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, name)
+}
+
+// sandbox finds a sandbox by its id or a unique beginning of it.
+func (r *Runtime) sandbox(id string) (*sandbox, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return lookup(r.sandboxes, id, "sandbox")
+}
+
+// container finds a container by its id or a unique beginning of it.
+func (r *Runtime) container(id string) (*container, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return lookup(r.containers, id, "container")
+}
+
+func lookup[T any](m map[string]*T, id, kind string) (*T, error) {
+	if v := m[id]; v != nil {
+		return v, nil
+	}
+	var found *T
+	for k, v := range m {
+		if id != "" && strings.HasPrefix(k, id) {
+			if found != nil {
+				return nil, status.Errorf(codes.InvalidArgument, "%s id %q is ambiguous", kind, id)
+			}
+			found = v
+		}
+	}
+	if found == nil {
+		return nil, status.Errorf(codes.NotFound, "an error occurred when try to find %s %q: not found", kind, id)
+	}
+	return found, nil
+}
+
+// containersOf are the containers of a sandbox, oldest first.
+func (r *Runtime) containersOf(sandbox string) []*container {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var list []*container
+	for _, c := range r.containers {
+		if c.rec.SandboxID == sandbox {
+			list = append(list, c)
+		}
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].rec.CreatedAt < list[j].rec.CreatedAt })
+	return list
+}
+
+// Version answers who this is.
+func (r *Runtime) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
+	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: r.cfg.Version, RuntimeApiVersion: "v1"}, nil
+}
+
+// Status answers the two conditions and what the runtime can do.
+func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.StatusResponse, error) {
+	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
+	if err := r.cfg.Network.Ready(ctx); err != nil {
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", "Network plugin returns error: "+err.Error()
+	}
+	resp := &cri.StatusResponse{
+		Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true}, network}},
+		RuntimeHandlers: []*cri.RuntimeHandler{{
+			Name:     "",
+			Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true},
+		}},
+		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}
+	if req.GetVerbose() {
+		resp.Info = map[string]string{"config": fmt.Sprintf(`{"rootDir":%q,"stateDir":%q,"cgroupRoot":%q,"cgroupVersion":%d}`,
+			r.cfg.RootDir, r.cfg.StateDir, r.cfg.CgroupRoot, map[bool]int{false: 1, true: 2}[r.groups.v2])}
+	}
+	return resp, nil
+}
+
+// RuntimeConfig tells the agent how to name cgroup parents.
+func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
+	driver := cri.CgroupDriver_CGROUPFS
+	if r.cfg.SystemdCgroups {
+		driver = cri.CgroupDriver_SYSTEMD
+	}
+	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+// UpdateRuntimeConfig takes the node's pod range, which the pod network was
+// configured with already.
+func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+	return &cri.UpdateRuntimeConfigResponse{}, nil
+}
+
+// coded gives an error its gRPC code; one that has a code keeps it.
+func coded(code codes.Code, err error) error {
+	if err == nil {
+		return nil
+	}
+	var s interface{ GRPCStatus() *status.Status }
+	switch {
+	case errors.As(err, &s):
+		return status.Error(s.GRPCStatus().Code(), err.Error())
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	}
+	return status.Error(code, err.Error())
+}

@@ -1,0 +1,477 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/network"
+)
+
+// sandbox is a pod's place: its namespaces, held by its monitor, and its files.
+//
+//	        RunPodSandbox             StopPodSandbox, or the monitor's death
+//	(none) ───────────────> ready ───────────────────────────────> not ready ──Remove──> (gone)
+type sandbox struct {
+	config *cri.PodSandboxConfig
+	name   string
+
+	stopping sync.Mutex // one Stop or Remove at a time
+
+	mu  sync.Mutex
+	rec sandboxRecord
+	mon *monitor // nil when not ready
+}
+
+func (s *sandbox) options() *cri.NamespaceOption {
+	return s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+func (s *sandbox) hostNetwork() bool { return s.options().GetNetwork() == cri.NamespaceMode_NODE }
+
+func (s *sandbox) line() *monitor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mon
+}
+
+func sandboxName(m *cri.PodSandboxMetadata) string {
+	return fmt.Sprintf("sandbox %s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+}
+
+// RunPodSandbox makes a sandbox. Network and monitor are made side by side.
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+	cfg := req.GetConfig()
+	if cfg.GetMetadata().GetName() == "" {
+		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata with a name")
+	}
+	if h := req.GetRuntimeHandler(); h != "" {
+		return nil, status.Errorf(codes.InvalidArgument, "no runtime for %q is configured", h)
+	}
+	id := newID()
+	s := &sandbox{config: cfg, name: sandboxName(cfg.Metadata)}
+	s.rec = sandboxRecord{ID: id, Config: encodeProto(cfg), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano()}
+	if err := r.reserve(s.name, id); err != nil {
+		return nil, err
+	}
+	if err := r.makeSandbox(ctx, s); err != nil {
+		err = fmt.Errorf("failed to create pod sandbox: %w", err)
+		if uerr := r.unmakeSandbox(context.WithoutCancel(ctx), s); uerr != nil {
+			klog.FromContext(ctx).Error(uerr, "Sandbox not fully removed after a failed start", "sandbox", id)
+		}
+		r.release(s.name)
+		return nil, coded(codes.Unknown, err)
+	}
+	r.mu.Lock()
+	r.sandboxes[id] = s
+	r.mu.Unlock()
+	s.mon.listen(r.listener(s))
+	go r.watch(s, s.mon)
+	r.publish(s, id, cri.ContainerEventType_CONTAINER_CREATED_EVENT)
+	r.publish(s, id, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
+	if err := os.Mkdir(r.sandboxDir(s.rec.ID), 0o700); err != nil {
+		return fmt.Errorf("making the sandbox's directory: %w", err)
+	}
+	if err := os.Mkdir(r.runDir(s.rec.ID), 0o700); err != nil {
+		return fmt.Errorf("making the sandbox's directory: %w", err)
+	}
+	if err := r.makeUserNS(s); err != nil {
+		return err
+	}
+	type started struct {
+		m   *monitor
+		err error
+	}
+	ch := make(chan started, 1)
+	go func() {
+		m, err := r.pool.get()
+		ch <- started{m, err}
+	}()
+	nerr := r.attach(ctx, s)
+	ferr := r.writePodFiles(s)
+	st := <-ch
+	s.mon = st.m
+	if err := errors.Join(nerr, ferr, st.err); err != nil {
+		return err
+	}
+	if err := r.setupMonitor(ctx, s); err != nil {
+		return err
+	}
+	if s.mon.cmd != nil {
+		s.rec.Monitor = s.mon.cmd.Process.Pid
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return save(r.sandboxDir(s.rec.ID), &s.rec)
+}
+
+func (r *Runtime) attach(ctx context.Context, s *sandbox) error {
+	if s.hostNetwork() {
+		return nil
+	}
+	m := s.config.Metadata
+	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, UserNS: s.rec.UserNS}
+	for _, p := range s.config.PortMappings {
+		if p.HostPort == 0 {
+			continue
+		}
+		pm := network.PortMapping{Protocol: strings.ToLower(p.Protocol.String()), ContainerPort: uint16(p.ContainerPort), HostPort: uint16(p.HostPort)}
+		if p.HostIp != "" {
+			ip, err := netip.ParseAddr(p.HostIp)
+			if err != nil {
+				return status.Errorf(codes.InvalidArgument, "host IP of port %d: %v", p.HostPort, err)
+			}
+			pm.HostIP = ip
+		}
+		pod.Ports = append(pod.Ports, pm)
+	}
+	a, err := r.cfg.Network.Attach(ctx, pod)
+	if err != nil {
+		return fmt.Errorf("failed to setup network for sandbox %q: %w", s.rec.ID, err)
+	}
+	s.rec.NetNS = a.NetNS
+	for _, ip := range a.IPs {
+		s.rec.IPs = append(s.rec.IPs, ip.String())
+	}
+	return nil
+}
+
+func (s *sandbox) hostname() string {
+	if h := s.config.Hostname; h != "" {
+		return h
+	}
+	h, _ := os.Hostname() // a pod on the host's network is called as the host
+	return h
+}
+
+// writePodFiles makes the files that containers see below /etc, and /dev/shm.
+func (r *Runtime) writePodFiles(s *sandbox) error {
+	dir := r.sandboxDir(s.rec.ID)
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("reading the host's names: %w", err)
+	}
+	var resolv []byte
+	if d := s.config.DnsConfig; d != nil {
+		resolv = resolvConf(d)
+	} else if resolv, err = os.ReadFile("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("reading the host's resolv.conf: %w", err)
+	}
+	for name, content := range map[string][]byte{"hostname": []byte(s.hostname() + "\n"), "hosts": hosts, "resolv.conf": resolv} {
+		if err := writeFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return fmt.Errorf("writing the pod's %s: %w", name, err)
+		}
+	}
+	if s.options().GetIpc() == cri.NamespaceMode_NODE {
+		return nil
+	}
+	shm := filepath.Join(r.runDir(s.rec.ID), "shm")
+	if err := os.Mkdir(shm, 0o700); err != nil {
+		return fmt.Errorf("making the pod's shared memory: %w", err)
+	}
+	if err := unix.Mount("shm", shm, "tmpfs", stdFlags, "mode=1777,size=65536k"); err != nil {
+		return fmt.Errorf("mounting the pod's shared memory: %w", err)
+	}
+	return nil
+}
+
+// writeFile writes a file that containers read, whatever our umask.
+func writeFile(name string, content []byte, perm os.FileMode) error {
+	if err := os.WriteFile(name, content, perm); err != nil {
+		return err
+	}
+	return os.Chmod(name, perm)
+}
+
+func resolvConf(d *cri.DNSConfig) []byte {
+	var b strings.Builder
+	if len(d.Searches) > 0 {
+		b.WriteString("search " + strings.Join(d.Searches, " ") + "\n")
+	}
+	for _, s := range d.Servers {
+		b.WriteString("nameserver " + s + "\n")
+	}
+	if len(d.Options) > 0 {
+		b.WriteString("options " + strings.Join(d.Options, " ") + "\n")
+	}
+	return []byte(b.String())
+}
+
+// sysctlsOf are the files below /proc/sys to write. Ports below 1024 and ping
+// are free to all in a pod's own network, as with other CRI runtimes.
+func sysctlsOf(s *sandbox) (map[string]string, error) {
+	out := map[string]string{}
+	if !s.hostNetwork() {
+		out["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "0"
+		if s.rec.UserNS == "" {
+			out["/proc/sys/net/ipv4/ping_group_range"] = "0 2147483647"
+		}
+	}
+	for name, value := range s.config.GetLinux().GetSysctls() {
+		path := name
+		if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
+			// net.ipv4.conf.eth0/1.forwarding: the first separator says which one it is
+			path = strings.Map(func(r rune) rune {
+				switch r {
+				case '.':
+					return '/'
+				case '/':
+					return '.'
+				}
+				return r
+			}, name)
+		}
+		if path == "" || strings.Contains(path, "..") || strings.HasPrefix(path, "/") {
+			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
+		}
+		out["/proc/sys/"+path] = value
+	}
+	return out, nil
+}
+
+func (r *Runtime) setupMonitor(ctx context.Context, s *sandbox) error {
+	sysctls, err := sysctlsOf(s)
+	if err != nil {
+		return err
+	}
+	l, err := listenMonitor(r.runDir(s.rec.ID))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	set := podSetup{listener: l, sysctls: sysctls, sharePID: s.options().GetPid() == cri.NamespaceMode_POD}
+	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+		set.unshare |= unix.CLONE_NEWIPC
+	}
+	if !s.hostNetwork() {
+		set.unshare |= unix.CLONE_NEWUTS
+		set.hostname = s.hostname()
+		if set.netns, err = os.Open(s.rec.NetNS); err != nil {
+			return fmt.Errorf("opening the pod's network namespace: %w", err)
+		}
+		defer set.netns.Close()
+	}
+	return s.mon.setup(ctx, set)
+}
+
+// unmakeSandbox takes back whatever makeSandbox made, finished or not.
+func (r *Runtime) unmakeSandbox(ctx context.Context, s *sandbox) error {
+	err := r.haltSandbox(ctx, s)
+	return errors.Join(err, removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID)))
+}
+
+// haltSandbox frees what a sandbox that is not ready must not hold.
+func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
+	s.mu.Lock()
+	m := s.mon
+	s.mon = nil
+	s.mu.Unlock()
+	if m != nil {
+		m.quit(ctx)
+	}
+	var errs []error
+	if !s.hostNetwork() {
+		if err := r.cfg.Network.Detach(ctx, s.rec.ID); err != nil {
+			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.rec.ID, err))
+		}
+	}
+	for _, pin := range []string{"shm", "userns"} {
+		path := filepath.Join(r.runDir(s.rec.ID), pin)
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeDir removes a directory of ours, never through a mount.
+func removeDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		p := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			err = unix.Rmdir(p) // they are mount points, empty once unmounted
+		} else {
+			err = unix.Unlink(p)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("removing %s: %w", p, err)
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing %s: %w", dir, err)
+	}
+	return nil
+}
+
+// listener hands a monitor's events to the containers they are about.
+func (r *Runtime) listener(s *sandbox) func(record) {
+	return func(e record) {
+		switch e.code {
+		case eventExit:
+			r.mu.RLock()
+			c := r.containers[e.s[0]]
+			r.mu.RUnlock()
+			if c != nil {
+				go r.exited(c, exitFile{code: int32(e.n[0]), at: e.n[1], oom: e.n[2] != 0})
+			}
+		case eventPodExit:
+			go r.sandboxDied(s)
+		}
+	}
+}
+
+// watch notices the death of a monitor that nobody asked to quit.
+func (r *Runtime) watch(s *sandbox, m *monitor) {
+	<-m.gone
+	if s.line() == m && !r.events.isClosed() {
+		r.sandboxDied(s)
+	}
+}
+
+// sandboxDied ends a sandbox whose monitor or first process is gone: nothing
+// can be started in it any more and nobody keeps its exit codes.
+func (r *Runtime) sandboxDied(s *sandbox) {
+	ctx := context.Background()
+	s.stopping.Lock()
+	defer s.stopping.Unlock()
+	m := s.line()
+	if m == nil {
+		return
+	}
+	for _, c := range r.containersOf(s.rec.ID) {
+		if !c.running() {
+			continue
+		}
+		r.groups.killAll(c.rec.Cgroup)
+		select {
+		case <-m.gone:
+			e, ok, err := loadExit(r.containerDir(c.rec.ID))
+			if !ok || err != nil {
+				e = exitFile{code: unknownExit, at: time.Now().UnixNano()}
+			}
+			r.exited(c, e)
+		default: // the monitor lives and will tell
+		}
+	}
+	if err := r.stopLocked(ctx, s); err != nil {
+		klog.Background().Error(err, "Sandbox that died was not fully stopped", "sandbox", s.rec.ID)
+	}
+}
+
+// StopPodSandbox kills what runs in the sandbox and frees its network. It may
+// be called any number of times; an unknown sandbox is no error.
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+	s, err := r.sandbox(req.GetPodSandboxId())
+	if status.Code(err) == codes.NotFound {
+		return &cri.StopPodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.stopping.Lock()
+	defer s.stopping.Unlock()
+	if err := r.stopLocked(ctx, s); err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to stop sandbox %q: %w", s.rec.ID, err))
+	}
+	return &cri.StopPodSandboxResponse{}, nil
+}
+
+func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
+	s.mu.Lock()
+	done := s.rec.StoppedAt != 0
+	s.mu.Unlock()
+	if done {
+		return nil
+	}
+	var wg sync.WaitGroup
+	list := r.containersOf(s.rec.ID)
+	errs := make([]error, len(list))
+	for i, c := range list {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[i] = r.stop(ctx, c, 0)
+		}()
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := r.haltSandbox(ctx, s); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.rec.StoppedAt = time.Now().UnixNano()
+	rec := s.rec
+	s.mu.Unlock()
+	if err := save(r.sandboxDir(rec.ID), &rec); err != nil {
+		return err
+	}
+	r.publish(s, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	return nil
+}
+
+// RemovePodSandbox removes the sandbox and its containers, running or not; an
+// unknown sandbox is no error.
+func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+	s, err := r.sandbox(req.GetPodSandboxId())
+	if status.Code(err) == codes.NotFound {
+		return &cri.RemovePodSandboxResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.stopping.Lock()
+	defer s.stopping.Unlock()
+	if err := r.removeSandbox(ctx, s); err != nil {
+		return nil, coded(codes.Unknown, fmt.Errorf("failed to remove sandbox %q: %w", s.rec.ID, err))
+	}
+	return &cri.RemovePodSandboxResponse{}, nil
+}
+
+func (r *Runtime) removeSandbox(ctx context.Context, s *sandbox) error {
+	if err := r.stopLocked(ctx, s); err != nil {
+		return err
+	}
+	for _, c := range r.containersOf(s.rec.ID) {
+		if err := r.remove(ctx, c); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID))); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	_, known := r.sandboxes[s.rec.ID]
+	delete(r.sandboxes, s.rec.ID)
+	delete(r.names, s.name)
+	r.mu.Unlock()
+	if known {
+		r.publish(s, s.rec.ID, cri.ContainerEventType_CONTAINER_DELETED_EVENT)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/atomicfile"
+)
+
+// sandboxRecord is what is kept of a sandbox on disk.
+type sandboxRecord struct {
+	ID        string   `json:"id"`
+	Config    []byte   `json:"config"` // cri.PodSandboxConfig, protobuf
+	Handler   string   `json:"handler,omitempty"`
+	CreatedAt int64    `json:"createdAt"` // ns since 1970
+	StoppedAt int64    `json:"stoppedAt,omitempty"`
+	NetNS     string   `json:"netns,omitempty"` // empty: the host's
+	IPs       []string `json:"ips,omitempty"`
+	Monitor   int      `json:"monitor,omitempty"` // pid, for whoever looks
+	UserNS    string   `json:"userns,omitempty"`
+}
+
+// containerRecord is what is kept of a container on disk, beside the file
+// "exit" that its monitor writes.
+type containerRecord struct {
+	ID         string          `json:"id"`
+	SandboxID  string          `json:"sandboxId"`
+	Config     []byte          `json:"config"` // cri.ContainerConfig, protobuf
+	ImageID    string          `json:"imageId"`
+	ImageRef   string          `json:"imageRef"`
+	Image      imagespec.Image `json:"image"` // what of it a start needs
+	LogPath    string          `json:"logPath,omitempty"`
+	Cgroup     string          `json:"cgroup"`
+	Hostname   string          `json:"hostname,omitempty"`
+	CreatedAt  int64           `json:"createdAt"`
+	StartedAt  int64           `json:"startedAt,omitempty"`
+	FinishedAt int64           `json:"finishedAt,omitempty"`
+	ExitCode   int32           `json:"exitCode,omitempty"`
+	Reason     string          `json:"reason,omitempty"`
+	Message    string          `json:"message,omitempty"`
+	Pid        int             `json:"pid,omitempty"`
+	User       *identity       `json:"user,omitempty"`
+	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
+	Snapshots  []string        `json:"snapshots,omitempty"` // keys of what Images holds for us
+}
+
+const recordFile = "state.json"
+
+// save replaces a record. It is not synced: after a power cut the processes
+// are gone as well, and a record that is lost or cut off is swept away.
+func save(dir string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding the record of %s: %w", filepath.Base(dir), err)
+	}
+	return atomicfile.WriteUnsynced(filepath.Join(dir, recordFile), b, 0o600)
+}
+
+func load(dir string, v any) error {
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// exitFile is what the monitor wrote about a container's end.
+type exitFile struct {
+	code int32
+	oom  bool
+	at   int64
+}
+
+func loadExit(dir string) (exitFile, bool, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "exit"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return exitFile{}, false, nil
+	}
+	if err != nil {
+		return exitFile{}, false, err
+	}
+	f := strings.Fields(string(b))
+	if len(f) != 3 {
+		return exitFile{}, false, fmt.Errorf("%s/exit: %q is not code, oom, time", dir, b)
+	}
+	code, err1 := strconv.Atoi(f[0])
+	at, err2 := strconv.ParseInt(f[2], 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return exitFile{}, false, fmt.Errorf("%s/exit: %w", dir, err)
+	}
+	return exitFile{code: int32(code), oom: f[1] == "1", at: at}, true, nil
+}
+
+func encodeProto(m proto.Message) []byte {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		panic("native: a message of CRI can't be encoded: " + err.Error())
+	}
+	return b
+}
+
+func (r *sandboxRecord) config() (*cri.PodSandboxConfig, error) {
+	c := &cri.PodSandboxConfig{}
+	if err := proto.Unmarshal(r.Config, c); err != nil {
+		return nil, fmt.Errorf("record of sandbox %s: %w", r.ID, err)
+	}
+	return c, nil
+}
+
+func (r *containerRecord) config() (*cri.ContainerConfig, error) {
+	c := &cri.ContainerConfig{}
+	if err := proto.Unmarshal(r.Config, c); err != nil {
+		return nil, fmt.Errorf("record of container %s: %w", r.ID, err)
+	}
+	return c, nil
+}

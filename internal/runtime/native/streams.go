@@ -1,0 +1,284 @@
+package native
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+// Streams is the side of the runtime that a streaming server calls
+// (k8s.io/cri-streaming's Runtime).
+type Streams struct{ r *Runtime }
+
+// Exec answers the URL of an exec.
+func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if !c.running() {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	}
+	if r.streaming == nil {
+		return nil, status.Error(codes.Unimplemented, "no streaming server is set up")
+	}
+	return r.streaming.GetExec(req)
+}
+
+// Attach answers the URL of an attach.
+func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if !c.running() {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	}
+	if r.streaming == nil {
+		return nil, status.Error(codes.Unimplemented, "no streaming server is set up")
+	}
+	return r.streaming.GetAttach(req)
+}
+
+// PortForward answers the URL of a port-forward.
+func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+	s, err := r.sandbox(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if s.line() == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
+	}
+	if r.streaming == nil {
+		return nil, status.Error(codes.Unimplemented, "no streaming server is set up")
+	}
+	return r.streaming.GetPortForward(req)
+}
+
+// Exec runs a command with the given streams; a non-zero end is a
+// k8s.io/utils/exec.CodeExitError.
+func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	c, err := s.r.container(id)
+	if err != nil {
+		return err
+	}
+	call := execCall{cmd: cmd, in: in, tty: tty}
+	if out != nil {
+		call.out = out
+	} else if tty {
+		call.out = io.Discard
+	}
+	if errw != nil && !tty {
+		call.err = errw
+	}
+	if resize != nil {
+		sizes := make(chan terminalSize)
+		call.resize = sizes
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			defer close(sizes)
+			for {
+				select {
+				case z, ok := <-resize:
+					if !ok {
+						return
+					}
+					select {
+					case sizes <- terminalSize{rows: z.Height, cols: z.Width}:
+					case <-ctx.Done():
+						return
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	code, err := s.r.exec(ctx, c, call)
+	if err != nil {
+		var e *execError
+		if errors.As(err, &e) {
+			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.exitCode())}
+		}
+		return err
+	}
+	if code != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: int(code)}
+	}
+	return nil
+}
+
+// Attach connects streams to a running container until it ends, the client
+// goes away or ctx ends.
+func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	c, err := s.r.container(id)
+	if err != nil {
+		return err
+	}
+	if !c.running() {
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	}
+	conn, err := dialMonitorConn(s.r.runDir(c.rec.SandboxID))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	req := record{code: msgAttach, s: [4]string{c.rec.ID}}
+	if _, err := conn.Write(req.append(nil)); err != nil {
+		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
+	}
+	b := make([]byte, 64<<10)
+	n, err := conn.Read(b)
+	if err != nil {
+		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
+	}
+	a, err := parseRecord(b[:n])
+	if err != nil {
+		return err
+	}
+	if a.n[0] != 0 {
+		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, unix.Errno(a.n[0]))
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if in != nil {
+		go feed(conn, in)
+	}
+	if resize != nil {
+		go func() {
+			for {
+				select {
+				case z, ok := <-resize:
+					if !ok {
+						return
+					}
+					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
+					conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width)))
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for {
+		n, err := conn.Read(b)
+		if err != nil || n == 0 {
+			return ctx.Err() // the container has ended, or whoever asked has gone
+		}
+		var w io.Writer
+		switch {
+		case b[0] == frameStdout && out != nil:
+			w = out
+		case b[0] == frameStderr && errw != nil:
+			w = errw
+		}
+		if w != nil {
+			if _, err := w.Write(b[1:n]); err != nil {
+				return nil // the client is gone
+			}
+		}
+	}
+}
+
+// feed sends a client's input to the monitor, then that it has ended.
+func feed(conn net.Conn, in io.Reader) {
+	b := make([]byte, 16<<10)
+	for {
+		n, err := in.Read(b[1:])
+		if n > 0 {
+			b[0] = frameStdin
+			if _, werr := conn.Write(b[:n+1]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			conn.Write([]byte{frameClose})
+			return
+		}
+	}
+}
+
+// PortForward connects a stream to a port on the pod's own loopback.
+func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	sb, err := s.r.sandbox(id)
+	if err != nil {
+		return err
+	}
+	if sb.line() == nil {
+		return status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", sb.rec.ID)
+	}
+	conn, err := dialInside(ctx, sb.rec.NetNS, port)
+	if err != nil {
+		return fmt.Errorf("failed to connect to localhost:%d inside namespace %q: %w", port, sb.rec.ID, err)
+	}
+	defer conn.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, stream)
+		if t, ok := conn.(*net.TCPConn); ok {
+			t.CloseWrite() // the other direction goes on
+		}
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	go func() {
+		_, err := io.Copy(stream, conn)
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	stream.Close()
+	return err
+}
+
+// dialInside connects to a port on the loopback of a network namespace, IPv4
+// first. The socket belongs to the namespace of the thread that makes it.
+func dialInside(ctx context.Context, netns string, port int32) (net.Conn, error) {
+	type dialled struct {
+		c   net.Conn
+		err error
+	}
+	ch := make(chan dialled, 1)
+	go func() {
+		if netns != "" {
+			runtime.LockOSThread() // and never unlocked: the thread ends with us
+			f, err := os.Open(netns)
+			if err == nil {
+				err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+				f.Close()
+			}
+			if err != nil {
+				ch <- dialled{nil, err}
+				return
+			}
+		}
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			var err6 error
+			if c, err6 = d.DialContext(ctx, "tcp6", fmt.Sprintf("[::1]:%d", port)); err6 != nil {
+				ch <- dialled{nil, err}
+				return
+			}
+		}
+		ch <- dialled{c, nil}
+	}()
+	d := <-ch
+	return d.c, d.err
+}
