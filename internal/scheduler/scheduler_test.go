@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/base/journal"
@@ -47,8 +48,7 @@ func (r *recorder) Record(e journal.Entry) {
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
-		w.client.PrependReactor("create", "pods", w.onBind)
-		s := NewForClient(w.client, Options{Journal: w.log})
+		s := NewForClient(api{w.client, w}, Options{Journal: w.log})
 		ctx, cancel := context.WithCancel(t.Context())
 		var err error
 		done := make(chan struct{})
@@ -64,25 +64,42 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	})
 }
 
-// onBind does what the API server does with a binding.
-func (w *world) onBind(a ktesting.Action) (bool, runtime.Object, error) {
-	create, ok := a.(ktesting.CreateAction)
-	if !ok || a.GetSubresource() != "binding" {
-		return false, nil, nil
-	}
-	b := create.GetObject().(*corev1.Binding)
-	if w.bind != nil {
-		if err := w.bind(b.Name, b.Target.Name); err != nil {
-			return true, nil, err
+// api is the fake API with bindings that work: the fake knows the call only as a
+// name, and would hold its lock while a test lets a binding take its time.
+type api struct {
+	*fake.Clientset
+	w *world
+}
+
+func (a api) CoreV1() typedcorev1.CoreV1Interface { return core{a.Clientset.CoreV1(), a.w} }
+
+type core struct {
+	typedcorev1.CoreV1Interface
+	w *world
+}
+
+func (c core) Pods(namespace string) typedcorev1.PodInterface {
+	return pods{c.CoreV1Interface.Pods(namespace), c.w}
+}
+
+type pods struct {
+	typedcorev1.PodInterface
+	w *world
+}
+
+func (p pods) Bind(ctx context.Context, b *corev1.Binding, _ metav1.CreateOptions) error {
+	if p.w.bind != nil {
+		if err := p.w.bind(b.Name, b.Target.Name); err != nil {
+			return err
 		}
 	}
-	obj, err := w.client.Tracker().Get(a.GetResource(), a.GetNamespace(), b.Name)
+	pod, err := p.Get(ctx, b.Name, metav1.GetOptions{})
 	if err != nil {
-		return true, nil, err
+		return err
 	}
-	pod := obj.(*corev1.Pod).DeepCopy()
 	pod.Spec.NodeName = b.Target.Name
-	return true, b, w.client.Tracker().Update(a.GetResource(), pod, a.GetNamespace())
+	_, err = p.Update(ctx, pod, metav1.UpdateOptions{})
+	return err
 }
 
 func (w *world) pod(name string) *corev1.Pod {
@@ -369,7 +386,11 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 	inWorld(t, []runtime.Object{node("n1", "2"), low}, func(w *world) {
 		// The victim takes its time: the fake API would delete at once.
 		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
-			p := w.pod("low")
+			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
+			if err != nil {
+				return true, nil, err
+			}
+			p := obj.(*corev1.Pod).DeepCopy()
 			if p.DeletionTimestamp != nil {
 				return false, nil, nil
 			}
