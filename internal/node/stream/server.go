@@ -7,15 +7,26 @@ package stream
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
-
-	"crypto/tls"
+	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+)
+
+// Bounds of a connection. Requests themselves have none: logs are followed for days.
+const (
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 90 * time.Second
+	stopTimeout   = time.Second // for short requests, when the server stops
 )
 
 // Pods is what the server must know of the pods on this node; the agent implements it.
@@ -37,7 +48,6 @@ type Runtime interface {
 	Exec(context.Context, *cri.ExecRequest) (*cri.ExecResponse, error)
 	Attach(context.Context, *cri.AttachRequest) (*cri.AttachResponse, error)
 	PortForward(context.Context, *cri.PortForwardRequest) (*cri.PortForwardResponse, error)
-	ExecSync(context.Context, *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error)
 	ContainerStatus(context.Context, *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error)
 	ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error)
 	ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error)
@@ -56,10 +66,149 @@ type Config struct {
 }
 
 // Server serves until Run ends.
-type Server struct{}
+type Server struct {
+	cfg  Config
+	http http.Server
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
+}
 
 // New makes a server; it answers from the moment Run is called.
-func New(cfg Config) (*Server, error) { panic("unfinished") }
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Listener == nil:
+		return nil, errors.New("node server: no listener")
+	case cfg.TLS == nil || cfg.TLS.ClientCAs == nil || len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetCertificate == nil:
+		return nil, errors.New("node server: TLS needs a certificate and the CA of the clients")
+	case len(cfg.AllowedUsers) == 0:
+		return nil, errors.New("node server: nobody is allowed to use it")
+	}
+	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{})}
+	s.http = http.Server{
+		Handler:           s.authenticated(s.routes()),
+		TLSConfig:         cfg.TLS.Clone(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		ErrorLog:          klog.NewStandardLogger("INFO"),
+	}
+	// Not required in the handshake, so that a client without a certificate gets an answer that says so.
+	s.http.TLSConfig.ClientAuth = tls.VerifyClientCertIfGiven
+	return s, nil
+}
 
 // Run serves until ctx ends; open streams end with it.
-func (s *Server) Run(ctx context.Context) error { panic("unfinished") }
+func (s *Server) Run(ctx context.Context) error {
+	streams, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), s.cfg.Logger))
+	defer cancel()
+	s.http.BaseContext = func(net.Listener) context.Context { return streams }
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		cancel()
+		short, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer done()
+		if s.http.Shutdown(short) != nil {
+			s.http.Close()
+		}
+		s.closeAll()
+	})
+	err := s.http.ServeTLS(tracked{s.cfg.Listener, s}, "", "")
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("node server: %w", err)
+}
+
+// tracked remembers connections: http.Server forgets those that an upgrade took over.
+type tracked struct {
+	net.Listener
+	server *Server
+}
+
+func (l tracked) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	t := &trackedConn{Conn: c, server: l.server}
+	l.server.conns[t] = struct{}{}
+	return t, nil
+}
+
+type trackedConn struct {
+	net.Conn
+	server *Server
+}
+
+func (c *trackedConn) Close() error {
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	var open []net.Conn
+	for c := range s.conns {
+		open = append(open, c)
+	}
+	s.mu.Unlock()
+	for _, c := range open {
+		c.Close()
+	}
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
+	for _, method := range []string{"GET", "POST"} {
+		for _, uid := range []string{"", "/{uid}"} {
+			mux.HandleFunc(method+" /exec/{namespace}/{pod}"+uid+"/{container}", s.exec)
+			mux.HandleFunc(method+" /attach/{namespace}/{pod}"+uid+"/{container}", s.attach)
+			mux.HandleFunc(method+" /portForward/{namespace}/{pod}"+uid, s.portForward)
+		}
+	}
+	mux.HandleFunc("GET /pods", s.pods)
+	mux.HandleFunc("GET /stats/summary", s.summary)
+	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
+	mux.Handle("GET /metrics", processMetrics())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	for path, h := range s.cfg.Handlers {
+		mux.Handle(path, h)
+	}
+	return mux
+}
+
+// authenticated lets only clients through whose certificate names an allowed user.
+func (s *Server) authenticated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.TLS == nil || len(req.TLS.VerifiedChains) == 0 {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		user := req.TLS.VerifiedChains[0][0].Subject.CommonName
+		if !slices.Contains(s.cfg.AllowedUsers, user) {
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, path=%s)", user, req.Method, req.URL.Path), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// find answers the pod of the request, or nil after it wrote why there is none.
+func (s *Server) find(w http.ResponseWriter, req *http.Request) *corev1.Pod {
+	ns, name := req.PathValue("namespace"), req.PathValue("pod")
+	pod := s.cfg.Pods.Pod(ns, name)
+	if uid := req.PathValue("uid"); pod == nil || uid != "" && uid != string(pod.UID) {
+		http.Error(w, fmt.Sprintf("pod %q not found", ns+"/"+name), http.StatusNotFound)
+		return nil
+	}
+	return pod
+}

@@ -1,0 +1,64 @@
+// Package logs reads, follows and rotates container logs in the CRI format
+// (L3.155). The streaming server reads, the node agent runs the Rotator and uses
+// Tail for termination messages. It must never depend on who writes the files.
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Stream is where a container wrote.
+type Stream string
+
+// The two streams.
+const (
+	Stdout Stream = "stdout"
+	Stderr Stream = "stderr"
+)
+
+// entry is one line of a log file.
+type entry struct {
+	time    []byte // RFC 3339, as written
+	stream  Stream
+	partial bool   // the next entry of the stream goes on with the same line
+	text    []byte // without the end of line
+}
+
+var errFormat = errors.New("not a log line in the CRI format")
+
+// parse reads "<time> <stream> <tags> <text>"; tags are separated by ":" and the
+// first one is P (partial) or F (full).
+func parse(line []byte) (entry, error) {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	var e entry
+	var ok bool
+	var stream, tags []byte
+	if e.time, line, ok = bytes.Cut(line, []byte(" ")); !ok || len(e.time) == 0 {
+		return entry{}, fmt.Errorf("%w: no time", errFormat)
+	}
+	if stream, line, ok = bytes.Cut(line, []byte(" ")); !ok {
+		return entry{}, fmt.Errorf("%w: no stream", errFormat)
+	}
+	switch e.stream = Stream(stream); e.stream {
+	case Stdout, Stderr:
+	default:
+		return entry{}, fmt.Errorf("%w: stream %q", errFormat, stream)
+	}
+	if tags, e.text, ok = bytes.Cut(line, []byte(" ")); !ok {
+		return entry{}, fmt.Errorf("%w: no tags", errFormat)
+	}
+	tag, _, _ := bytes.Cut(tags, []byte(":"))
+	switch string(tag) {
+	case "F":
+	case "P":
+		e.partial = true
+	default:
+		return entry{}, fmt.Errorf("%w: tag %q", errFormat, tag)
+	}
+	return e, nil
+}
+
+func (e entry) at() (time.Time, error) { return time.Parse(time.RFC3339Nano, string(e.time)) }

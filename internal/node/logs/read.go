@@ -1,0 +1,455 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// timeOut is how times are shown: of fixed width, so that lines stay aligned.
+const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
+
+// pollPeriod is used only when the kernel has no inotify instance left for us.
+const pollPeriod = 500 * time.Millisecond
+
+// Options say what part of a log is wanted; the zero value is all of it.
+type Options struct {
+	Follow     bool
+	Tail       *int64 // last lines; nil: all
+	Since      time.Time
+	Timestamps bool
+	Limit      *int64 // bytes in total; nil: no limit
+}
+
+// Read writes the log at path, with what rotation moved away from it, to stdout
+// and stderr; nil discards one. With Follow it goes on, through rotations, until
+// ended is closed and everything is read, or ctx ends. Writers that have a Flush
+// method are flushed whenever nothing is left to read.
+func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) error {
+	r := &reader{out: newPrinter(o, stdout, stderr)}
+	defer r.close()
+	var wake <-chan struct{}
+	if o.Follow {
+		stop := make(chan struct{})
+		defer close(stop)
+		wake = watch(path, stop)
+	}
+	// The current file is opened before the rotated ones are listed: if it is moved
+	// away in between it is read once, as the file that is open.
+	f, err := os.Open(path)
+	if err == nil {
+		r.file = f
+	} else if !o.Follow || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err = r.old(ctx, path, o); err == nil {
+		err = r.current(ctx, path, o.Follow, wake, ended)
+	}
+	if errors.Is(err, errFull) {
+		err = nil
+	}
+	return errors.Join(err, r.out.flush())
+}
+
+// errFull says that Limit is reached.
+var errFull = errors.New("limit reached")
+
+type reader struct {
+	out  *printer
+	file *os.File // the current log
+}
+
+func (r *reader) close() {
+	if r.file != nil {
+		r.file.Close()
+	}
+}
+
+// old reads the rotated files that are wanted and moves to where the wanted part
+// of the current one begins.
+func (r *reader) old(ctx context.Context, path string, o Options) error {
+	wanted, short := int64(-1), int64(-1) // -1: all
+	var own fs.FileInfo
+	if o.Tail != nil {
+		wanted, short = max(*o.Tail, 0), max(*o.Tail, 0)
+	}
+	if r.file != nil {
+		var err error
+		if own, err = r.file.Stat(); err != nil {
+			return err
+		}
+		if o.Tail != nil {
+			offset := int64(0)
+			if offset, short, err = tailOffset(r.file, own.Size(), wanted); err != nil {
+				return err
+			}
+			if _, err := r.file.Seek(offset, io.SeekStart); err != nil {
+				return err
+			}
+		}
+	}
+	if short == 0 {
+		return nil
+	}
+	files, err := rotated(path)
+	if err != nil {
+		return ignoreAbsent(err)
+	}
+	files = slices.DeleteFunc(files, func(name string) bool {
+		info, err := os.Stat(name)
+		return err != nil || sameFile(info, own) || info.ModTime().Before(o.Since) // all of it is older
+	})
+	first, skip := 0, int64(0)
+	if o.Tail != nil {
+		for first = len(files); first > 0 && short > 0; {
+			first--
+			n, err := countLines(files[first])
+			if err != nil {
+				return ignoreAbsent(err)
+			}
+			skip = max(0, n-short)
+			short = max(0, short-n)
+		}
+	}
+	for _, f := range files[first:] {
+		if err := r.whole(ctx, f, skip); err != nil {
+			return err
+		}
+		skip = 0
+	}
+	return nil
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// whole reads a rotated file but for its first lines.
+func (r *reader) whole(ctx context.Context, path string, skip int64) error {
+	f, err := open(path)
+	if err != nil {
+		return ignoreAbsent(err) // rotated away meanwhile
+	}
+	defer f.Close()
+	br := bufio.NewReaderSize(f, 64<<10)
+	for {
+		line, err := br.ReadBytes('\n')
+		if len(line) > 0 && skip <= 0 {
+			if err := r.out.line(line); err != nil {
+				return err
+			}
+		}
+		skip--
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// current reads what is left of the log at path, and follows it.
+func (r *reader) current(ctx context.Context, path string, follow bool, wake, ended <-chan struct{}) error {
+	var rest []byte // an unfinished line
+	for {
+		over := !follow || isClosed(ended) // asked before reading, so that nothing written before is missed
+		next, err := r.next(path)
+		if err != nil {
+			return err
+		}
+		if rest, err = r.drain(ctx, rest); err != nil {
+			return err
+		}
+		if next != nil { // rotated; nothing comes to the old file any more
+			r.close()
+			r.file = next
+			continue
+		}
+		if over {
+			if len(rest) > 0 {
+				return r.out.line(rest)
+			}
+			return nil
+		}
+		if err := r.out.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ended:
+		case <-wake:
+		}
+	}
+}
+
+// next opens the file that follows the one being read, when rotation moved that
+// away. After several rotations at once the oldest that was not read is next.
+func (r *reader) next(path string) (*os.File, error) {
+	now, err := os.Stat(path)
+	if err != nil {
+		return nil, ignoreAbsent(err)
+	}
+	if r.file == nil {
+		r.file, err = os.Open(path)
+		return nil, ignoreAbsent(err)
+	}
+	own, err := r.file.Stat()
+	if err != nil || sameFile(own, now) {
+		return nil, err
+	}
+	files, err := rotated(path)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range files {
+		info, err := os.Stat(name)
+		if err != nil || !sameFile(info, own) {
+			continue
+		}
+		for _, later := range files[i+1:] {
+			if f, err := os.Open(later); err == nil && !strings.HasSuffix(later, compressed) {
+				return f, nil
+			} else if err == nil {
+				f.Close()
+			}
+		}
+	}
+	f, err := os.Open(path)
+	return f, ignoreAbsent(err)
+}
+
+// drain reads what is there. It returns what stands after the last end of line.
+func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
+	if r.file == nil {
+		return rest, nil
+	}
+	buf := make([]byte, 64<<10)
+	for ctx.Err() == nil {
+		n, err := r.file.Read(buf)
+		data := buf[:n]
+		for {
+			i := bytes.IndexByte(data, '\n')
+			if i < 0 {
+				break
+			}
+			line := data[:i+1]
+			if len(rest) > 0 {
+				line = append(rest, line...)
+				rest = nil
+			}
+			if err := r.out.line(line); err != nil {
+				return nil, err
+			}
+			data = data[i+1:]
+		}
+		rest = append(rest, data...)
+		if err == io.EOF {
+			return rest, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return nil, ctx.Err()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch announces changes around path until stop is closed.
+func watch(path string, stop <-chan struct{}) <-chan struct{} {
+	wake := make(chan struct{}, 1)
+	announce := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	w, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = w.Add(filepath.Dir(path)); err != nil {
+			w.Close()
+		}
+	}
+	go func() {
+		if err != nil {
+			t := time.NewTicker(pollPeriod)
+			defer t.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-t.C:
+					announce()
+				}
+			}
+		}
+		defer w.Close()
+		for {
+			select {
+			case <-stop:
+				return
+			case _, ok := <-w.Events:
+				if !ok {
+					return
+				}
+				announce()
+			case _, ok := <-w.Errors: // an overflow: something changed
+				if !ok {
+					return
+				}
+				announce()
+			}
+		}
+	}()
+	return wake
+}
+
+// printer writes entries as users see them.
+type printer struct {
+	o      Options
+	out    map[Stream]*bufio.Writer
+	raw    []io.Writer
+	begun  map[Stream]bool // the last entry of the stream was partial
+	budget int64           // bytes that may still be written; negative: any number
+}
+
+func newPrinter(o Options, stdout, stderr io.Writer) *printer {
+	p := &printer{o: o, out: make(map[Stream]*bufio.Writer), begun: make(map[Stream]bool), budget: -1}
+	if o.Limit != nil {
+		p.budget = max(*o.Limit, 0)
+	}
+	for stream, w := range map[Stream]io.Writer{Stdout: stdout, Stderr: stderr} {
+		if w == nil {
+			continue
+		}
+		if len(p.raw) == 1 && p.raw[0] == w {
+			for _, b := range p.out {
+				p.out[stream] = b // one buffer for one writer keeps the order
+			}
+			continue
+		}
+		p.out[stream] = bufio.NewWriterSize(w, 32<<10)
+		p.raw = append(p.raw, w)
+	}
+	return p
+}
+
+// line writes one line of the file; lines that are none are skipped.
+func (p *printer) line(line []byte) error {
+	if p.budget == 0 {
+		return errFull
+	}
+	e, err := parse(line)
+	if err != nil {
+		return nil // a broken line must not hide the others
+	}
+	w := p.out[e.stream]
+	if w == nil {
+		return nil
+	}
+	if !p.o.Since.IsZero() || p.o.Timestamps {
+		at, err := e.at()
+		if err != nil || at.Before(p.o.Since) {
+			return nil
+		}
+		if p.o.Timestamps && !p.begun[e.stream] {
+			if err := p.write(w, []byte(at.Format(timeOut)+" ")); err != nil {
+				return err
+			}
+		}
+	}
+	p.begun[e.stream] = e.partial
+	if err := p.write(w, e.text); err != nil || e.partial {
+		return err
+	}
+	return p.write(w, []byte("\n"))
+}
+
+func (p *printer) write(w io.Writer, text []byte) error {
+	if p.budget < 0 {
+		_, err := w.Write(text)
+		return err
+	}
+	n := min(int64(len(text)), p.budget)
+	p.budget -= n
+	if _, err := w.Write(text[:n]); err != nil {
+		return err
+	}
+	if n < int64(len(text)) {
+		return errFull
+	}
+	return nil
+}
+
+func (p *printer) flush() error {
+	var errs []error
+	for _, b := range p.out {
+		errs = append(errs, b.Flush())
+	}
+	for _, w := range p.raw {
+		if f, ok := w.(interface{ Flush() }); ok {
+			f.Flush()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Tail returns the end of a log without times and tags: at most so many lines, and
+// of these at most the last so many bytes (L3.151).
+func Tail(path string, lines int, size int64) (string, error) {
+	var out bytes.Buffer
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	offset, _, err := tailOffset(f, info.Size(), int64(lines))
+	if err != nil {
+		return "", err
+	}
+	p := newPrinter(Options{}, &out, &out)
+	br := bufio.NewReaderSize(io.NewSectionReader(f, offset, info.Size()-offset), 64<<10)
+	for err == nil {
+		var line []byte
+		if line, err = br.ReadBytes('\n'); len(line) > 0 {
+			if err := p.line(line); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err != io.EOF {
+		return "", err
+	}
+	if err := p.flush(); err != nil {
+		return "", err
+	}
+	text := out.Bytes()
+	return string(text[max(0, int64(len(text))-size):]), nil
+}

@@ -1,0 +1,274 @@
+package logs
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// checkPeriod is how often the size of a log that grows is looked at (L0.51).
+const checkPeriod = 10 * time.Second
+
+const (
+	defaultMaxSize  = 10 << 20
+	defaultMaxFiles = 5
+)
+
+// Reopener is the call of a runtime that rotation needs.
+type Reopener interface {
+	ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error)
+}
+
+// Rotator rotates the logs of running containers by size (L3.155). Logs that
+// nobody writes cost nothing:
+//
+//	quiet ──first write (inotify)──▶ growing, looked at every 10 s ──no growth since the last look──▶ quiet
+//
+// The exported fields are set before Run. Add and Remove may come from any goroutine.
+type Rotator struct {
+	Runtime  Reopener
+	MaxSize  int64 // bytes; 10 Mi when zero
+	MaxFiles int   // in total; 5 when zero
+	Logger   klog.Logger
+
+	once sync.Once
+	wake chan struct{}
+
+	mu   sync.Mutex
+	logs map[string]*rotating // by container id
+}
+
+type rotating struct {
+	path    string
+	size    int64 // at the last look
+	growing bool
+}
+
+func (r *Rotator) init() {
+	r.once.Do(func() {
+		r.wake = make(chan struct{}, 1)
+		r.logs = make(map[string]*rotating)
+	})
+}
+
+// Add starts to watch the log of a running container; adding it again is harmless.
+func (r *Rotator) Add(containerID, path string) {
+	r.init()
+	r.mu.Lock()
+	_, known := r.logs[containerID]
+	if !known {
+		r.logs[containerID] = &rotating{path: path, size: -1, growing: true} // the first look decides
+	}
+	r.mu.Unlock()
+	if !known {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Remove ends what Add began.
+func (r *Rotator) Remove(containerID string) {
+	r.init()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.logs, containerID)
+}
+
+// Run rotates until ctx ends.
+func (r *Rotator) Run(ctx context.Context) error {
+	r.init()
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching container logs: %w", err)
+	}
+	defer w.Close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	planned := false // a look is planned
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev := <-w.Events:
+			if r.grew(w, ev.Name) && !planned {
+				planned = true
+				timer.Reset(checkPeriod)
+			}
+		case err := <-w.Errors:
+			r.Logger.V(2).Info("Watching container logs", "err", err)
+		case <-r.wake:
+			if !planned {
+				planned = true
+				timer.Reset(checkPeriod)
+			}
+		case <-timer.C:
+			if planned = r.look(ctx, w); planned {
+				timer.Reset(checkPeriod)
+			}
+		}
+	}
+}
+
+// grew notes that a quiet log is written again and ends the watch: one event is enough.
+func (r *Rotator) grew(w *fsnotify.Watcher, path string) bool {
+	w.Remove(path) // may be gone already
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := false
+	for _, l := range r.logs {
+		if l.path == path {
+			l.growing, found = true, true
+		}
+	}
+	return found
+}
+
+// look rotates the growing logs that are too long, and reports whether it must look again.
+func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
+	r.mu.Lock()
+	growing := make(map[string]*rotating)
+	for id, l := range r.logs {
+		if l.growing {
+			growing[id] = l
+		}
+	}
+	r.mu.Unlock()
+	for id, l := range growing {
+		info, err := os.Stat(l.path)
+		switch {
+		case err != nil:
+			again = true // not made yet, or between rename and reopen
+			continue
+		case info.Size() >= r.maxSize():
+			if err := r.rotate(ctx, id, l.path, time.Now()); err != nil {
+				r.Logger.Error(err, "Rotating a container log failed", "path", l.path)
+			}
+			again = true
+			continue
+		case info.Size() != l.size:
+			l.size, again = info.Size(), true
+			continue
+		}
+		// Quiet: wait for a write. One may have come before the watch stood.
+		if err := w.Add(l.path); err != nil {
+			again = true
+			continue
+		}
+		if info, err = os.Stat(l.path); err != nil || info.Size() != l.size {
+			w.Remove(l.path)
+			again = true
+			continue
+		}
+		r.mu.Lock()
+		l.growing = false
+		r.mu.Unlock()
+	}
+	return again
+}
+
+func (r *Rotator) maxSize() int64 {
+	if r.MaxSize > 0 {
+		return r.MaxSize
+	}
+	return defaultMaxSize
+}
+
+func (r *Rotator) maxFiles() int {
+	if r.MaxFiles > 0 {
+		return max(r.MaxFiles, 2)
+	}
+	return defaultMaxFiles
+}
+
+// rotate moves the log away and has the runtime begin a new one. Older ones are
+// compressed; the newest stays plain, because somebody may still write or follow it.
+func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) error {
+	old, err := rotated(path)
+	if err != nil {
+		return err
+	}
+	if excess := len(old) - (r.maxFiles() - 2); excess > 0 {
+		for _, name := range old[:excess] {
+			if err := errors.Join(removeIfThere(name), removeIfThere(name+compressed)); err != nil {
+				return err
+			}
+		}
+		old = old[excess:]
+	}
+	for _, name := range old {
+		if !strings.HasSuffix(name, compressed) {
+			if err := compress(name); err != nil {
+				return fmt.Errorf("compressing %s: %w", name, err)
+			}
+		}
+	}
+	away := path + "." + now.UTC().Format(rotatedTime)
+	if _, err := os.Lstat(away); err == nil {
+		return nil // a second rotation within a second: the next look does it
+	}
+	if err := os.Rename(path, away); err != nil {
+		return err
+	}
+	if _, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+		if _, statErr := os.Lstat(path); errors.Is(statErr, fs.ErrNotExist) {
+			err = errors.Join(err, os.Rename(away, path))
+		}
+		return fmt.Errorf("reopening the log of container %s: %w", id, err)
+	}
+	return nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// compress replaces a file by its compressed form; a crash leaves one of them whole.
+func compress(path string) (err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	tmp := path + unfinished
+	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeIfThere(tmp))
+		}
+	}()
+	z := gzip.NewWriter(out)
+	_, err = io.Copy(z, in)
+	if err = errors.Join(err, z.Close(), out.Close()); err != nil {
+		return err
+	}
+	if err := os.Chtimes(tmp, time.Time{}, info.ModTime()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path+compressed); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}

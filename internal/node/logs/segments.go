@@ -1,0 +1,131 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	rotatedTime = "20060102-150405"
+	compressed  = ".gz"
+	unfinished  = ".tmp"
+)
+
+// rotated lists what rotation moved away from path, oldest first (L3.155). A file
+// that is there both plain and compressed, because a crash came between, counts once.
+func rotated(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	prefix := filepath.Base(path) + "."
+	var names []string
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), prefix)
+		if !ok || len(strings.TrimSuffix(rest, compressed)) != len(rotatedTime) {
+			continue
+		}
+		names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
+	}
+	slices.Sort(names) // the plain one sorts before its compressed twin
+	return slices.CompactFunc(names, func(a, b string) bool { return a+compressed == b }), nil
+}
+
+// open opens a log file of either form.
+func open(path string) (io.ReadCloser, error) {
+	f, err := os.Open(path)
+	if err != nil || !strings.HasSuffix(path, compressed) {
+		return f, err
+	}
+	z, err := gzip.NewReader(bufio.NewReaderSize(f, 64<<10))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{z, f}, nil
+}
+
+// tailOffset finds where the last n lines of a plain file begin. short is how many
+// lines are missing to n; then the offset is 0.
+func tailOffset(f io.ReaderAt, size, n int64) (offset, short int64, err error) {
+	if n <= 0 {
+		return size, 0, nil
+	}
+	const block = 64 << 10
+	buf := make([]byte, block)
+	end, left := size, n
+	for end > 0 {
+		start := max(0, end-block)
+		part := buf[:end-start]
+		if _, err := f.ReadAt(part, start); err != nil && err != io.EOF {
+			return 0, 0, err
+		}
+		for at := len(part); at > 0; {
+			i := bytes.LastIndexByte(part[:at], '\n')
+			if i < 0 {
+				break
+			}
+			at = i
+			if start+int64(i) == size-1 {
+				continue // the end of the last line, not the start of one
+			}
+			if left--; left == 0 {
+				return start + int64(i) + 1, 0, nil
+			}
+		}
+		end = start
+	}
+	if size > 0 {
+		left-- // the first line has no end of line before it
+	}
+	return 0, left, nil
+}
+
+// countLines counts the lines of a log of either form.
+func countLines(path string) (int64, error) {
+	r, err := open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	var n int64
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := r.Read(buf)
+		n += int64(bytes.Count(buf[:k], []byte("\n")))
+		if err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// HighestAttempt is the highest n of the files <n>.log in dir, or -1 (L3.88).
+func HighestAttempt(dir string) int {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return -1
+	}
+	highest := -1
+	for _, e := range entries {
+		stem, _, ok := strings.Cut(e.Name(), ".log")
+		if n, err := strconv.Atoi(stem); ok && err == nil && n > highest {
+			highest = n
+		}
+	}
+	return highest
+}
+
+func sameFile(a, b fs.FileInfo) bool { return a != nil && b != nil && os.SameFile(a, b) }

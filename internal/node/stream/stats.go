@@ -1,0 +1,254 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/node/spec"
+)
+
+// pods answers all pods of this node.
+func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
+	for _, p := range s.cfg.Pods.List() {
+		list.Items = append(list.Items, *p)
+	}
+	writeJSON(w, list)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(text)
+}
+
+// summary is the part of the kubelet's stats summary that the runtime can fill.
+// Absent figures are left out, never zero.
+type summary struct {
+	Node nodeStats  `json:"node"`
+	Pods []podStats `json:"pods"`
+}
+
+type nodeStats struct {
+	NodeName string `json:"nodeName"`
+}
+
+type podStats struct {
+	PodRef     podRef           `json:"podRef"`
+	StartTime  time.Time        `json:"startTime"`
+	Containers []containerStats `json:"containers"`
+	CPU        *cpuStats        `json:"cpu,omitempty"`
+	Memory     *memoryStats     `json:"memory,omitempty"`
+}
+
+type podRef struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	UID       string `json:"uid"`
+}
+
+type containerStats struct {
+	Name      string       `json:"name"`
+	StartTime time.Time    `json:"startTime"`
+	CPU       *cpuStats    `json:"cpu,omitempty"`
+	Memory    *memoryStats `json:"memory,omitempty"`
+	Rootfs    *fsStats     `json:"rootfs,omitempty"`
+}
+
+type cpuStats struct {
+	Time                 time.Time `json:"time"`
+	UsageNanoCores       *uint64   `json:"usageNanoCores,omitempty"`
+	UsageCoreNanoSeconds *uint64   `json:"usageCoreNanoSeconds,omitempty"`
+}
+
+type memoryStats struct {
+	Time            time.Time `json:"time"`
+	AvailableBytes  *uint64   `json:"availableBytes,omitempty"`
+	UsageBytes      *uint64   `json:"usageBytes,omitempty"`
+	WorkingSetBytes *uint64   `json:"workingSetBytes,omitempty"`
+	RSSBytes        *uint64   `json:"rssBytes,omitempty"`
+	PageFaults      *uint64   `json:"pageFaults,omitempty"`
+	MajorPageFaults *uint64   `json:"majorPageFaults,omitempty"`
+}
+
+type fsStats struct {
+	Time       time.Time `json:"time"`
+	UsedBytes  *uint64   `json:"usedBytes,omitempty"`
+	InodesUsed *uint64   `json:"inodesUsed,omitempty"`
+}
+
+// sample is what the runtime measured of one container of a pod that we know.
+type sample struct {
+	pod       *corev1.Pod
+	container string
+	started   time.Time
+	stats     *cri.ContainerStats
+}
+
+// samples asks the runtime once for all containers.
+func (s *Server) samples(req *http.Request) ([]sample, error) {
+	res, err := s.cfg.Runtime.ListContainerStats(req.Context(), &cri.ListContainerStatsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	byUID := make(map[string]*corev1.Pod)
+	for _, p := range s.cfg.Pods.List() {
+		byUID[string(p.UID)] = p
+	}
+	var list []sample
+	for _, st := range res.Stats {
+		labels := st.GetAttributes().GetLabels()
+		pod := byUID[labels[spec.LabelPodUID]]
+		if pod == nil {
+			continue
+		}
+		name := labels[spec.LabelContainerName]
+		running := containerStatus(pod, name)
+		if running == nil || running.State.Running == nil || !strings.HasSuffix(running.ContainerID, "://"+st.GetAttributes().GetId()) {
+			continue // an instance that ended
+		}
+		list = append(list, sample{pod, name, running.State.Running.StartedAt.Time, st})
+	}
+	slices.SortFunc(list, func(a, b sample) int {
+		if c := strings.Compare(a.pod.Namespace+"/"+a.pod.Name, b.pod.Namespace+"/"+b.pod.Name); c != 0 {
+			return c
+		}
+		return strings.Compare(a.container, b.container)
+	})
+	return list, nil
+}
+
+func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
+	samples, err := s.samples(req)
+	if err != nil {
+		http.Error(w, err.Error(), httpCode(err))
+		return
+	}
+	out := summary{Node: nodeStats{NodeName: s.cfg.NodeName}, Pods: []podStats{}}
+	whole := s.sandboxStats(req)
+	for _, m := range samples {
+		n := len(out.Pods)
+		if n == 0 || out.Pods[n-1].PodRef.UID != string(m.pod.UID) {
+			p := podStats{PodRef: podRef{m.pod.Name, m.pod.Namespace, string(m.pod.UID)}}
+			if t := m.pod.Status.StartTime; t != nil {
+				p.StartTime = t.Time
+			}
+			if st := whole[string(m.pod.UID)]; st != nil {
+				p.CPU, p.Memory = cpuOf(st.GetLinux().GetCpu()), memoryOf(st.GetLinux().GetMemory())
+			}
+			out.Pods = append(out.Pods, p)
+			n++
+		}
+		c := containerStats{Name: m.container, StartTime: m.started, CPU: cpuOf(m.stats.Cpu), Memory: memoryOf(m.stats.Memory)}
+		if fs := m.stats.WritableLayer; fs != nil {
+			c.Rootfs = &fsStats{Time: time.Unix(0, fs.Timestamp), UsedBytes: number(fs.UsedBytes), InodesUsed: number(fs.InodesUsed)}
+		}
+		out.Pods[n-1].Containers = append(out.Pods[n-1].Containers, c)
+	}
+	writeJSON(w, out)
+}
+
+// sandboxStats are the figures of whole pods by UID, from runtimes that have them.
+func (s *Server) sandboxStats(req *http.Request) map[string]*cri.PodSandboxStats {
+	res, err := s.cfg.Runtime.ListPodSandboxStats(req.Context(), &cri.ListPodSandboxStatsRequest{})
+	if err != nil {
+		return nil
+	}
+	byUID := make(map[string]*cri.PodSandboxStats, len(res.Stats))
+	for _, st := range res.Stats {
+		byUID[st.GetAttributes().GetMetadata().GetUid()] = st
+	}
+	return byUID
+}
+
+func number(v *cri.UInt64Value) *uint64 {
+	if v == nil {
+		return nil
+	}
+	return &v.Value
+}
+
+func cpuOf(c *cri.CpuUsage) *cpuStats {
+	if c == nil {
+		return nil
+	}
+	return &cpuStats{Time: time.Unix(0, c.Timestamp), UsageNanoCores: number(c.UsageNanoCores), UsageCoreNanoSeconds: number(c.UsageCoreNanoSeconds)}
+}
+
+func memoryOf(m *cri.MemoryUsage) *memoryStats {
+	if m == nil {
+		return nil
+	}
+	return &memoryStats{
+		Time: time.Unix(0, m.Timestamp), AvailableBytes: number(m.AvailableBytes), UsageBytes: number(m.UsageBytes),
+		WorkingSetBytes: number(m.WorkingSetBytes), RSSBytes: number(m.RssBytes),
+		PageFaults: number(m.PageFaults), MajorPageFaults: number(m.MajorPageFaults),
+	}
+}
+
+// resourceMetrics are the figures that metrics-server reads.
+func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
+	samples, err := s.samples(req)
+	if err != nil {
+		http.Error(w, err.Error(), httpCode(err))
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	type total struct{ cpu, memory uint64 }
+	pods := make(map[string]*total)
+	family := func(name, kind, help string) { fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
+	labels := func(m sample) string {
+		return fmt.Sprintf("container=%q,namespace=%q,pod=%q", m.container, m.pod.Namespace, m.pod.Name)
+	}
+	podLabels := func(m sample) string { return fmt.Sprintf("namespace=%q,pod=%q", m.pod.Namespace, m.pod.Name) }
+	for _, m := range samples {
+		t := pods[podLabels(m)]
+		if t == nil {
+			t = &total{}
+			pods[podLabels(m)] = t
+		}
+		t.cpu += m.stats.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+		t.memory += m.stats.GetMemory().GetWorkingSetBytes().GetValue()
+	}
+	family("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds")
+	for _, m := range samples {
+		if c := m.stats.Cpu; c.GetUsageCoreNanoSeconds() != nil {
+			fmt.Fprintf(w, "container_cpu_usage_seconds_total{%s} %g %d\n", labels(m), float64(c.UsageCoreNanoSeconds.Value)/1e9, c.Timestamp/1e6)
+		}
+	}
+	family("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes")
+	for _, m := range samples {
+		if c := m.stats.Memory; c.GetWorkingSetBytes() != nil {
+			fmt.Fprintf(w, "container_memory_working_set_bytes{%s} %d %d\n", labels(m), c.WorkingSetBytes.Value, c.Timestamp/1e6)
+		}
+	}
+	family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds")
+	for _, m := range samples {
+		fmt.Fprintf(w, "container_start_time_seconds{%s} %d\n", labels(m), m.started.Unix())
+	}
+	family("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds")
+	for _, l := range slices.Sorted(maps.Keys(pods)) {
+		fmt.Fprintf(w, "pod_cpu_usage_seconds_total{%s} %g\n", l, float64(pods[l].cpu)/1e9)
+	}
+	family("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes")
+	for _, l := range slices.Sorted(maps.Keys(pods)) {
+		fmt.Fprintf(w, "pod_memory_working_set_bytes{%s} %d\n", l, pods[l].memory)
+	}
+}
+
+// processMetrics are the metrics of this process.
+func processMetrics() http.Handler { return legacyregistry.Handler() }

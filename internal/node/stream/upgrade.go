@@ -1,0 +1,169 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// exec runs a command in a container: the runtime opens a stream, to which the
+// upgraded connection is passed on, whatever protocol it speaks.
+func (s *Server) exec(w http.ResponseWriter, req *http.Request) {
+	id := s.runningContainer(w, req)
+	if id == "" {
+		return
+	}
+	o, err := parseStreams(req.URL.Query())
+	if err == nil && len(o.command) == 0 {
+		err = errors.New("you must specify at least 1 command for the container")
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	res, err := s.cfg.Runtime.Exec(req.Context(), &cri.ExecRequest{
+		ContainerId: id, Cmd: o.command, Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
+	})
+	s.passOn(w, req, res.GetUrl(), err)
+}
+
+// attach joins the streams of a running container.
+func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
+	id := s.runningContainer(w, req)
+	if id == "" {
+		return
+	}
+	o, err := parseStreams(req.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	res, err := s.cfg.Runtime.Attach(req.Context(), &cri.AttachRequest{
+		ContainerId: id, Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
+	})
+	s.passOn(w, req, res.GetUrl(), err)
+}
+
+// portForward passes connections to ports of the pod.
+func (s *Server) portForward(w http.ResponseWriter, req *http.Request) {
+	pod := s.find(w, req)
+	if pod == nil {
+		return
+	}
+	ports, err := parsePorts(req.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	id := s.cfg.Pods.SandboxID(pod.UID)
+	if id == "" {
+		http.Error(w, fmt.Sprintf("not found (%q)", pod.Namespace+"/"+pod.Name), http.StatusInternalServerError)
+		return
+	}
+	res, err := s.cfg.Runtime.PortForward(req.Context(), &cri.PortForwardRequest{PodSandboxId: id, Port: ports})
+	s.passOn(w, req, res.GetUrl(), err)
+}
+
+// runningContainer answers the id of the container of the request, or empty after it wrote why there is none.
+func (s *Server) runningContainer(w http.ResponseWriter, req *http.Request) string {
+	pod := s.find(w, req)
+	if pod == nil {
+		return ""
+	}
+	name := req.PathValue("container")
+	id := s.cfg.Pods.ContainerID(pod.UID, name)
+	if id == "" {
+		http.Error(w, fmt.Sprintf("container not found (%q)", name), http.StatusInternalServerError)
+	}
+	return id
+}
+
+// passOn connects the client with the streaming server of the runtime. Redirects
+// are never followed: where to go is the runtime's word alone.
+func (s *Server) passOn(w http.ResponseWriter, req *http.Request, location string, err error) {
+	if err != nil {
+		http.Error(w, status.Convert(err).Message(), httpCode(err))
+		return
+	}
+	target, err := url.Parse(location)
+	if err != nil || target.Host == "" {
+		http.Error(w, fmt.Sprintf("the container runtime answered the invalid streaming URL %q", location), http.StatusInternalServerError)
+		return
+	}
+	h := proxy.NewUpgradeAwareHandler(target, nil, false, true, responder{s})
+	h.RejectForwardingRedirects = true
+	h.ServeHTTP(w, req)
+}
+
+// responder answers when a connection could not be passed on.
+type responder struct{ s *Server }
+
+func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {
+	r.s.cfg.Logger.V(2).Info("Passing on a stream failed", "path", req.URL.Path, "err", err)
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+func httpCode(err error) int {
+	switch status.Code(err) {
+	case codes.NotFound:
+		return http.StatusNotFound
+	case codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	if errors.Is(err, context.Canceled) {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+type streamOptions struct {
+	command                    []string
+	stdin, stdout, stderr, tty bool
+}
+
+func parseStreams(v url.Values) (streamOptions, error) {
+	on := func(name string) bool { return v.Get(name) == "1" || v.Get(name) == "true" }
+	o := streamOptions{
+		command: v["command"],
+		stdin:   on(corev1.ExecStdinParam),
+		stdout:  on(corev1.ExecStdoutParam),
+		stderr:  on(corev1.ExecStderrParam),
+		tty:     on(corev1.ExecTTYParam),
+	}
+	if o.tty {
+		o.stderr = false // a terminal has one output
+	}
+	if !o.stdin && !o.stdout && !o.stderr {
+		return o, errors.New("you must specify at least 1 of stdin, stdout, stderr")
+	}
+	return o, nil
+}
+
+// parsePorts reads the ports, which only websocket clients name here.
+func parsePorts(v url.Values) ([]int32, error) {
+	var ports []int32
+	for _, list := range v[corev1.PortHeader] {
+		for text := range strings.SplitSeq(list, ",") {
+			n, err := strconv.ParseUint(text, 10, 16)
+			if err != nil || n == 0 {
+				return nil, fmt.Errorf("unable to parse %q as a port", text)
+			}
+			ports = append(ports, int32(n))
+		}
+	}
+	return ports, nil
+}
