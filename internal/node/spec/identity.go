@@ -3,11 +3,12 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"path/filepath"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife"
 )
 
 // Labels and annotations in the runtime by which an agent recognises its own
@@ -51,11 +52,7 @@ func Find(pod *corev1.Pod, name string) (c *corev1.Container, fieldPath string) 
 }
 
 // Hash of name and image decides whether a container's definition changed (L3.66).
-func Hash(c *corev1.Container) string {
-	h := fnv.New32a()
-	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
-	return strconv.FormatUint(uint64(h.Sum32()), 16)
-}
+func Hash(c *corev1.Container) string { return podlife.DefinitionHash(c.Name, c.Image) }
 
 // PodLogDir is the log directory of a pod below the log root (L3.155).
 func PodLogDir(root string, pod *corev1.Pod) string {
