@@ -1,0 +1,154 @@
+// Package loop is the engine of a controller: it calls a reconcile function for
+// keys, each key at most once at a time, merged while it waits, again after an
+// error or when the function asks for it. Controllers add keys from their watches.
+// It must never know what a key means.
+//
+// Goroutines: one dispatcher, and one worker for each key being reconciled. It has
+// no ticker: with nothing to do, nothing runs.
+package loop
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/backoff"
+	"carob/internal/base/delayq"
+)
+
+// Func brings the object of a key closer to what is wanted. It looks at the whole
+// object, not at what changed. again is when to call once more without a change;
+// zero for never. An error is logged and tried again after a growing wait.
+type Func func(ctx context.Context, key string) (again time.Duration, err error)
+
+// retry is the wait after errors.
+var retry = backoff.Exponential{Initial: 20 * time.Millisecond, Max: time.Minute}
+
+// Loop reconciles keys. Make it with New and Run it once; Add works before Run.
+type Loop struct {
+	name      string
+	workers   int
+	reconcile Func
+	wake      chan struct{}
+
+	mu       sync.Mutex
+	ready    []string        // to be reconciled, oldest first
+	queued   map[string]bool // in ready
+	busy     map[string]bool // being reconciled; the value says that it was added again meanwhile
+	failures map[string]int
+	later    delayq.Queue[string]
+}
+
+// New returns a loop that reconciles up to workers keys side by side.
+func New(name string, workers int, reconcile Func) *Loop {
+	return &Loop{
+		name: name, workers: workers, reconcile: reconcile,
+		wake:   make(chan struct{}, 1),
+		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]int{},
+	}
+}
+
+// Add asks for a reconciliation of key.
+func (l *Loop) Add(key string) {
+	l.mu.Lock()
+	l.add(key)
+	l.mu.Unlock()
+	l.poke()
+}
+
+// AddAfter asks for one after a while, or earlier if one is asked for earlier.
+func (l *Loop) AddAfter(key string, wait time.Duration) {
+	if wait <= 0 {
+		l.Add(key)
+		return
+	}
+	l.mu.Lock()
+	l.later.SetEarlier(key, time.Now().Add(wait))
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *Loop) add(key string) {
+	if _, ok := l.busy[key]; ok {
+		l.busy[key] = true
+	} else if !l.queued[key] {
+		l.queued[key] = true
+		l.ready = append(l.ready, key)
+	}
+}
+
+func (l *Loop) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run reconciles until ctx ends, and returns when no worker runs any more.
+func (l *Loop) Run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(l.name))
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for ctx.Err() == nil {
+		next := l.dispatch(func(key string) { workers.Go(func() { l.work(ctx, key) }) })
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+		case <-l.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// dispatch starts workers for ready keys and returns when the next key is due.
+func (l *Loop) dispatch(start func(key string)) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for key, ok := l.later.Due(now); ok; key, ok = l.later.Due(now) {
+		l.add(key)
+	}
+	for len(l.ready) > 0 && len(l.busy) < l.workers {
+		key := l.ready[0]
+		l.ready = l.ready[1:]
+		delete(l.queued, key)
+		l.later.Remove(key)
+		l.busy[key] = false
+		start(key)
+	}
+	next, _ := l.later.Next()
+	return next
+}
+
+func (l *Loop) work(ctx context.Context, key string) {
+	again, err := l.reconcile(ctx, key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.poke()
+	readded := l.busy[key]
+	delete(l.busy, key)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		l.failures[key]++
+		wait := retry.Delay(l.failures[key])
+		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures", l.failures[key])
+		l.later.SetEarlier(key, time.Now().Add(wait))
+	default:
+		delete(l.failures, key)
+		if again > 0 {
+			l.later.SetEarlier(key, time.Now().Add(again))
+		}
+	}
+	if readded && err == nil {
+		l.add(key)
+	}
+}

@@ -1,0 +1,115 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// calls notes when keys were reconciled, in virtual time since the start.
+type calls struct {
+	mu    sync.Mutex
+	began time.Time
+	list  []string
+}
+
+func (c *calls) note(key string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, fmt.Sprint(key, "@", time.Since(c.began)))
+	return len(c.list)
+}
+
+func run(t *testing.T, workers int, f func(c *calls) Func, test func(l *Loop, c *calls)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &calls{began: time.Now()}
+		l := New("test", workers, f(c))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { l.Run(ctx); close(done) }()
+		test(l, c)
+		cancel()
+		<-done
+	})
+}
+
+func want(t *testing.T, c *calls, list ...string) {
+	t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.list, list) {
+		t.Errorf("reconciled %v, want %v", c.list, list)
+	}
+}
+
+func TestMergesWhileBusy(t *testing.T) {
+	run(t, 4, func(c *calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			c.note(key)
+			time.Sleep(time.Second)
+			return 0, nil
+		}
+	}, func(l *Loop, c *calls) {
+		l.Add("a")
+		synctest.Wait()
+		l.Add("a")
+		l.Add("a")
+		l.Add("b")
+		time.Sleep(5 * time.Second)
+		want(t, c, "a@0s", "b@0s", "a@1s")
+	})
+}
+
+func TestBacksOffAndForgets(t *testing.T) {
+	run(t, 1, func(c *calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			if n := c.note(key); n < 4 {
+				return 0, errors.New("not yet")
+			}
+			return 0, nil
+		}
+	}, func(l *Loop, c *calls) {
+		l.Add("a")
+		time.Sleep(time.Hour)
+		want(t, c, "a@0s", "a@20ms", "a@60ms", "a@140ms")
+	})
+}
+
+func TestAgain(t *testing.T) {
+	run(t, 1, func(c *calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			if c.note(key) < 3 {
+				return time.Minute, nil
+			}
+			return 0, nil
+		}
+	}, func(l *Loop, c *calls) {
+		l.AddAfter("a", time.Second)
+		l.AddAfter("a", time.Hour)
+		time.Sleep(2 * time.Hour)
+		want(t, c, "a@1s", "a@1m1s", "a@2m1s")
+	})
+}
+
+func TestWorkersAreBounded(t *testing.T) {
+	run(t, 2, func(c *calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			c.note(key)
+			time.Sleep(time.Second)
+			return 0, nil
+		}
+	}, func(l *Loop, c *calls) {
+		for _, key := range []string{"a", "b", "c"} {
+			l.Add(key)
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+		want(t, c, "a@0s", "b@0s", "c@1s")
+	})
+}

@@ -1,0 +1,218 @@
+// Package namespace empties namespaces that are being deleted and then lets them
+// go. The controller manager runs it; it must never touch what is in a namespace
+// that nobody deletes.
+//
+//	Active ──DELETE──▶ Terminating: pods ──gone──▶ all the rest ──gone──▶ finalized ──▶ gone
+//
+// Pods go first and are waited for, so that nothing they still need while they
+// stop (policies, service accounts, secrets) disappears under them.
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/loop"
+)
+
+// parallel bounds the kinds that are looked at side by side in one namespace.
+const parallel = 8
+
+// look is how long to wait before looking again at content that no watch of ours
+// shows: the slow net under the pods' watch.
+const (
+	lookAtPods = 15 * time.Second
+	lookAtRest = time.Second
+)
+
+// Controller empties namespaces. Its key is the namespace.
+type Controller struct {
+	*loop.Loop
+	client     kubernetes.Interface
+	discovery  discovery.DiscoveryInterface
+	objects    metadata.Interface
+	namespaces cache.Store
+}
+
+// New returns a controller. pods is watched to go on as soon as the last pod is gone.
+func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.GetStore()}
+	c.Loop = loop.New("namespace", 10, c.reconcile)
+	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+		return nil, fmt.Errorf("namespace: watch namespaces: %w", err)
+	}
+	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+			namespace, _, _ := cache.SplitMetaNamespaceKey(key)
+			if c.terminating(namespace) != nil {
+				c.Add(namespace)
+			}
+		}
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("namespace: watch pods: %w", err)
+	}
+	return c, nil
+}
+
+// terminating returns the namespace if it is being deleted and waits for this controller.
+func (c *Controller) terminating(name string) *corev1.Namespace {
+	obj, exists, _ := c.namespaces.GetByKey(name)
+	if !exists {
+		return nil
+	}
+	n, ok := obj.(*corev1.Namespace)
+	if !ok || n.DeletionTimestamp == nil || !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return nil
+	}
+	return n
+}
+
+func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
+	n := c.terminating(name)
+	if n == nil {
+		return 0, nil
+	}
+	f, again := c.empty(ctx, name)
+	if f.nothingLeft() {
+		return 0, c.finalize(ctx, n)
+	}
+	if err := c.publish(ctx, n, f); err != nil {
+		return 0, err
+	}
+	return again, f.content
+}
+
+// finalize takes our finalizer away, after which the API server removes the namespace.
+func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
+	final := n.DeepCopy()
+	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	_, err := c.client.CoreV1().Namespaces().Finalize(ctx, final, metav1.UpdateOptions{})
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("finalize namespace %q: %w", n.Name, err)
+}
+
+// empty deletes what it finds and reports what stays, and when to look again.
+func (c *Controller) empty(ctx context.Context, name string) (findings, time.Duration) {
+	f := findings{remaining: map[schema.GroupVersionResource]int{}, finalizers: map[string]int{}}
+	kinds, err := c.kinds()
+	f.discovery = err
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	var rest []kind
+	for _, k := range kinds {
+		if k.GroupVersionResource == pods {
+			f.add(c.clear(ctx, name, k))
+		} else {
+			rest = append(rest, k)
+		}
+	}
+	if f.remaining[pods] > 0 || f.content != nil {
+		return f, lookAtPods
+	}
+	results := make(chan cleared, len(rest))
+	slots := make(chan struct{}, parallel)
+	var group sync.WaitGroup
+	for _, k := range rest {
+		slots <- struct{}{}
+		group.Go(func() {
+			results <- c.clear(ctx, name, k)
+			<-slots
+		})
+	}
+	group.Wait()
+	close(results)
+	for r := range results {
+		f.add(r)
+	}
+	return f, lookAtRest
+}
+
+// kind is a kind of namespaced objects that can be deleted.
+type kind struct {
+	schema.GroupVersionResource
+	collection bool // can be deleted in one call
+}
+
+// kinds asks the API which there are. With an error the list holds what could be found.
+func (c *Controller) kinds() ([]kind, error) {
+	lists, err := discovery.ServerPreferredNamespacedResources(c.discovery)
+	var kinds []kind
+	for _, list := range lists {
+		gv, parseErr := schema.ParseGroupVersion(list.GroupVersion)
+		if parseErr != nil {
+			err = errors.Join(err, parseErr)
+			continue
+		}
+		for _, r := range list.APIResources {
+			if slices.Contains(r.Verbs, "delete") && slices.Contains(r.Verbs, "list") {
+				kinds = append(kinds, kind{gv.WithResource(r.Name), slices.Contains(r.Verbs, "deletecollection")})
+			}
+		}
+	}
+	return kinds, err
+}
+
+// cleared is what is left of one kind.
+type cleared struct {
+	kind       schema.GroupVersionResource
+	remaining  int
+	finalizers []string // of each object that is left
+	err        error
+}
+
+// clear deletes all objects of a kind that are not being deleted yet.
+func (c *Controller) clear(ctx context.Context, namespace string, k kind) cleared {
+	result := cleared{kind: k.GroupVersionResource}
+	api := c.objects.Resource(k.GroupVersionResource).Namespace(namespace)
+	list, err := api.List(ctx, metav1.ListOptions{})
+	if err == nil && len(list.Items) > 0 {
+		if err = c.deleteAll(ctx, api, k, list.Items); err == nil {
+			list, err = api.List(ctx, metav1.ListOptions{})
+		}
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		return result // the kind went away, or can't be listed after all
+	}
+	if err != nil {
+		result.err = fmt.Errorf("delete all %s: %w", k.Resource, err)
+		return result
+	}
+	result.remaining = len(list.Items)
+	for i := range list.Items {
+		result.finalizers = append(result.finalizers, list.Items[i].Finalizers...)
+	}
+	return result
+}
+
+func (c *Controller) deleteAll(ctx context.Context, api metadata.ResourceInterface, k kind, items []metav1.PartialObjectMetadata) error {
+	if !slices.ContainsFunc(items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil }) {
+		return nil // all of them are on their way
+	}
+	background := metav1.DeletePropagationBackground
+	o := metav1.DeleteOptions{PropagationPolicy: &background}
+	if k.collection {
+		return api.DeleteCollection(ctx, o, metav1.ListOptions{})
+	}
+	var errs []error
+	for i := range items {
+		if err := api.Delete(ctx, items[i].Name, o); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,81 @@
+// Package rootca puts the certificate authority of the API server into every
+// namespace, as the config map that service account volumes project into pods. The
+// controller manager runs it; it must never touch other config maps.
+package rootca
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/loop"
+)
+
+// Name of the config map and of its only key.
+const (
+	Name = "kube-root-ca.crt"
+	key  = "ca.crt"
+)
+
+const (
+	descriptionAnnotation = "kubernetes.io/description"
+	description           = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."
+)
+
+// Controller keeps the config maps. Its key is the namespace.
+type Controller struct {
+	*loop.Loop
+	client     kubernetes.Interface
+	ca         string // PEM
+	namespaces cache.Store
+	configMaps cache.Store
+}
+
+// New returns a controller that publishes ca, certificates in PEM; configMaps watches those named Name.
+func New(client kubernetes.Interface, ca []byte, namespaces, configMaps cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.GetStore(), configMaps: configMaps.GetStore()}
+	c.Loop = loop.New("rootca", 8, c.reconcile)
+	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+		return nil, fmt.Errorf("rootca: watch namespaces: %w", err)
+	}
+	if err := loop.OnChange(configMaps, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
+		return nil, fmt.Errorf("rootca: watch config maps: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	if !loop.Active(c.namespaces, namespace) {
+		return 0, nil
+	}
+	api := c.client.CoreV1().ConfigMaps(namespace)
+	obj, exists, _ := c.configMaps.GetByKey(namespace + "/" + Name)
+	if !exists {
+		_, err := api.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name, Annotations: map[string]string{descriptionAnnotation: description}},
+			Data:       map[string]string{key: c.ca},
+		}, metav1.CreateOptions{})
+		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("create config map %s/%s: %w", namespace, Name, err)
+	}
+	want := map[string]string{key: c.ca}
+	if maps.Equal(obj.(*corev1.ConfigMap).Data, want) {
+		return 0, nil
+	}
+	changed := obj.(*corev1.ConfigMap).DeepCopy()
+	changed.Data = want
+	_, err := api.Update(ctx, changed, metav1.UpdateOptions{})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return 0, nil // the watch brings the newer version, and with it another look
+	}
+	return 0, fmt.Errorf("update config map %s/%s: %w", namespace, Name, err)
+}

@@ -1,0 +1,57 @@
+// Package serviceaccount gives every namespace its default service account, at
+// once and again when somebody deletes it. The controller manager runs it; it must
+// never touch other accounts.
+package serviceaccount
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/loop"
+)
+
+// Name of the account that every namespace has.
+const Name = "default"
+
+// Controller keeps the accounts. Its key is the namespace.
+type Controller struct {
+	*loop.Loop
+	client     kubernetes.Interface
+	namespaces cache.Store
+	accounts   cache.Store
+}
+
+// New returns a controller; accounts watches the service accounts named Name.
+func New(client kubernetes.Interface, namespaces, accounts cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, namespaces: namespaces.GetStore(), accounts: accounts.GetStore()}
+	c.Loop = loop.New("serviceaccount", 8, c.reconcile)
+	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+		return nil, fmt.Errorf("serviceaccount: watch namespaces: %w", err)
+	}
+	if err := loop.OnChange(accounts, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
+		return nil, fmt.Errorf("serviceaccount: watch service accounts: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	if !loop.Active(c.namespaces, namespace) {
+		return 0, nil
+	}
+	if _, exists, _ := c.accounts.GetByKey(namespace + "/" + Name); exists {
+		return 0, nil
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name}}
+	_, err := c.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return 0, nil
+	}
+	return 0, fmt.Errorf("create service account %s/%s: %w", namespace, Name, err)
+}
