@@ -87,10 +87,13 @@ func (d *document) load() error {
 			return fmt.Errorf("read the OpenAPI documents: %w", err)
 		}
 	}
-	// gzip's own checksum and length, its last eight bytes, tell versions apart.
-	d.etag = fmt.Sprintf("%X", d.json[len(d.json)-8:])
+	d.etag = Hash(d.json)
 	return nil
 }
+
+// Hash names a version of a compressed document by gzip's own checksum and
+// length, which are its last eight bytes.
+func Hash(compressed []byte) string { return fmt.Sprintf("%X", compressed[len(compressed)-8:]) }
 
 // ServeHTTP writes the form the client accepts, compressed when it can take that.
 func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -7,9 +7,11 @@ package smd
 import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
 // NewTypeConverter returns the converter of the external types in scheme.
 func NewTypeConverter(scheme *runtime.Scheme) managedfields.TypeConverter {
-	return newConverter(scheme)
+	return managedfields.NewSchemeTypeConverter(scheme, &typed.Parser{Schema: schema.Schema{Types: types.Types}})
 }
