@@ -20,6 +20,9 @@ func (m *machine) sync() (over string) {
 	}
 	m.s.Replaced = ""
 	m.succeeded(opCreateSandbox, "")
+	if m.over() {
+		return "all containers have ended for good"
+	}
 	m.killUnwanted()
 	initialized, failed := m.initialize()
 	if failed != "" {
@@ -35,9 +38,6 @@ func (m *machine) sync() (over string) {
 	}
 	m.advanceStops(false)
 	m.advancePostStart()
-	if m.over() {
-		return "all containers have ended for good"
-	}
 	return ""
 }
 

@@ -46,7 +46,6 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 			m.imageRefused(c, "ImageInspectError", text, "InspectFailed", text)
 			return "", false, false
 		case known != nil && known.Ref != "":
-			m.forgetImage(c.spec.Image)
 			return known.Ref, true, false
 		case policy == corev1.PullNever:
 			text := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.spec.Image)

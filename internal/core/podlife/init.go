@@ -25,6 +25,13 @@ func (m *machine) initialize() (initialized bool, failed string) {
 	if initialized {
 		mark = inits
 	}
+	done := false
+	if mark >= 0 && mark < inits {
+		lost := false
+		if done, lost = m.initDone(&m.slots[mark]); lost {
+			return false, m.slots[mark].spec.Name
+		}
+	}
 	for i := range inits {
 		if c := &m.slots[i]; i < mark && c.class == sidecar {
 			m.start(c, false, "sidecar ended")
@@ -34,15 +41,9 @@ func (m *machine) initialize() (initialized bool, failed string) {
 		return true, ""
 	}
 	next := mark + 1
-	if mark >= 0 {
-		c := &m.slots[mark]
-		switch done, lost := m.initDone(c); {
-		case lost:
-			return false, c.spec.Name
-		case !done:
-			m.start(c, false, "")
-			return false, ""
-		}
+	if mark >= 0 && !done {
+		m.start(&m.slots[mark], false, "")
+		return false, ""
 	}
 	if next == inits {
 		return true, ""

@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// flight is an action under way.
+type flight struct {
+	key    podlife.Key
+	action podlife.Action
+	done   bool   // its end is decided; the outcome may still be on its way
+	undo   func() // stops what would end it
+	orphan func() // what may still happen when the agent crashes
+}
+
+// hook is a preStop hook that was begun.
+type hook struct {
+	id    string
+	until time.Time // its time is up then
+	ended bool
+}
+
+// begin begins an action as an executor does: it ends some time later, well or not.
+func (own *owner) begin(a podlife.Action) {
+	w := own.w
+	f := &flight{key: a.Key(), action: a}
+	own.flights = append(own.flights, f)
+	switch a := a.(type) {
+	case podlife.StopContainer:
+		if w.chance(w.fault / 2) {
+			f.undo = w.after(w.upTo(100*time.Millisecond), func() { own.finish(f, failure("", "the runtime is busy"), nil) })
+			return
+		}
+		f.undo = w.runtime.Stop(a.ContainerID, a.Grace, func(error) { w.after(0, func() { own.finish(f, nil, nil) }) })
+	case podlife.RunHook:
+		own.runHook(f, a)
+	case podlife.RunProbe:
+		f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finishProbe(f, a) })
+	default:
+		delay := w.upTo(50 * time.Millisecond)
+		switch a.(type) {
+		case podlife.PullImage:
+			delay = w.upTo(5 * time.Second)
+		case podlife.CreateSandbox, podlife.PrepareVolumes:
+			delay = w.upTo(300 * time.Millisecond)
+		}
+		if w.chance(w.fault) {
+			delay = w.upTo(20 * time.Second)
+		}
+		f.undo = w.after(delay, func() { own.effect(f) })
+		f.orphan = func() { w.after(w.upTo(3*time.Second), func() { own.apply(a) }) }
+	}
+}
+
+// effect lets an action happen, with a fault before or after.
+func (own *owner) effect(f *flight) {
+	w := own.w
+	if f.done || own.dead {
+		return
+	}
+	if _, ok := f.action.(podlife.DeletePod); ok && (own.writing || own.wanted != nil) && own.object.exists {
+		f.undo = w.after(20*time.Millisecond, func() { own.effect(f) }) // after the last status is stored
+		return
+	}
+	if w.chance(w.fault / 2) {
+		own.finish(f, failure("", "fails before the effect"), nil)
+		return
+	}
+	fail, pulled := own.apply(f.action)
+	if fail == nil && w.chance(w.fault/2) {
+		fail = failure("", "fails after the effect")
+	}
+	own.finish(f, fail, pulled)
+}
+
+// cancel aborts an action; the abort may come too late.
+func (own *owner) cancel(k podlife.Key) {
+	w := own.w
+	i := slices.IndexFunc(own.flights, func(f *flight) bool { return f.key == k && !f.done })
+	if i < 0 {
+		return
+	}
+	f := own.flights[i]
+	w.logf("%s cancel %s", own.pod.Name, k)
+	if f.undo != nil {
+		f.undo()
+	}
+	if f.orphan != nil && w.chance(0.3) {
+		own.apply(f.action)
+	}
+	own.finish(f, failure(podlife.Aborted, "aborted"), nil)
+}
+
+// finish reports the end of an action after having looked at the world again.
+func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulled) {
+	w := own.w
+	if f.done {
+		return
+	}
+	f.done = true
+	if r, ok := f.action.(podlife.RunHook); ok && r.Kind == podlife.PreStop {
+		for i := range own.hooks {
+			if own.hooks[i].id == r.ContainerID {
+				own.hooks[i].ended = true
+			}
+		}
+	}
+	delay := w.upTo(5 * time.Millisecond)
+	if w.chance(w.fault) {
+		delay = w.upTo(2 * time.Second)
+	}
+	w.after(delay, func() {
+		if own.dead {
+			return
+		}
+		own.flights = slices.DeleteFunc(own.flights, func(o *flight) bool { return o == f })
+		own.look()
+		text := "ok"
+		if fail != nil {
+			text = fail.Reason + " " + fail.Message
+		}
+		w.logf("%s end %s: %s", own.pod.Name, f.key, text)
+		own.done = append(own.done, podlife.Outcome{Key: f.key, At: w.loop.now, Err: fail, Pulled: pulled})
+		own.step()
+	})
+}
+
+func (own *owner) finishProbe(f *flight, a podlife.RunProbe) {
+	w := own.w
+	if f.done || own.dead {
+		return
+	}
+	f.done = true
+	own.flights = slices.DeleteFunc(own.flights, func(o *flight) bool { return o == f })
+	verdict := w.verdict(own.object, a)
+	w.logf("%s probe %s of %s: %s", own.pod.Name, a.Type, a.Container, verdict)
+	own.look()
+	own.probes = append(own.probes, podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
+		At: w.loop.now, Verdict: verdict, Output: "probe output"})
+	own.step()
+}
+
+func (own *owner) runHook(f *flight, a podlife.RunHook) {
+	w := own.w
+	length := w.upTo(5 * time.Second)
+	if a.Kind == podlife.PreStop {
+		length = w.upTo(20 * time.Second)
+		own.hooks = append(own.hooks, hook{id: a.ContainerID, until: w.loop.now.Add(a.Timeout)})
+	}
+	var fail *podlife.Failure
+	if w.chance(0.1) {
+		fail = failure("", "the hook failed")
+	}
+	if a.Timeout > 0 && length > a.Timeout {
+		length, fail = a.Timeout, failure("", "the hook took too long")
+	}
+	f.undo = w.after(length, func() { own.finish(f, fail, nil) })
+}
+
+func failure(reason, message string) *podlife.Failure {
+	return &podlife.Failure{Reason: reason, Message: message}
+}
+
+// apply is the effect of an action on the world.
+func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
+	w, uid := own.w, own.pod.UID
+	var err error
+	switch a := a.(type) {
+	case podlife.PrepareVolumes:
+		w.volumes[uid] = podlife.VolumeState{Mounted: true, Present: true}
+	case podlife.RemoveVolumes:
+		w.checkNothingRuns(own.object, "volumes are removed")
+		w.volumes[uid] = podlife.VolumeState{}
+	case podlife.CreateSandbox:
+		_, err = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+			Metadata: &cri.PodSandboxMetadata{Name: own.pod.Name, Namespace: own.pod.Namespace, Uid: string(uid), Attempt: a.Attempt},
+			Labels:   map[string]string{uidLabel: string(uid)}}})
+	case podlife.PullImage:
+		if _, err = w.runtime.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: a.Image}}); err != nil {
+			return failure("ErrImagePull", err.Error()), nil
+		}
+		return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20}
+	case podlife.StartContainer:
+		return own.startContainer(a), nil
+	case podlife.RemoveContainer:
+		w.checkNotRunning(own.object, a.ContainerID)
+		_, err = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID})
+	case podlife.StopSandbox:
+		w.checkNothingRuns(own.object, "a sandbox is stopped")
+		_, err = w.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: a.SandboxID})
+	case podlife.RemoveSandbox:
+		_, err = w.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: a.SandboxID})
+	case podlife.DeletePod:
+		if own.object.exists {
+			w.checkDeleted(own.object)
+			own.object.exists = false
+			w.logf("%s is gone", own.pod.Name)
+			w.agent.notify(own.object)
+		}
+	}
+	if err != nil {
+		return failure("", err.Error()), nil
+	}
+	return nil, nil
+}
+
+func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
+	w, uid := own.w, own.pod.UID
+	image := strings.TrimPrefix(a.ImageRef, "sha256:")
+	w.checkStart(own, a)
+	resp, err := w.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: a.SandboxID, Config: &cri.ContainerConfig{
+		Metadata: &cri.ContainerMetadata{Name: a.Container, Attempt: uint32(a.Attempt)}, Image: &cri.ImageSpec{Image: image},
+		Labels: map[string]string{uidLabel: string(uid)}, Annotations: map[string]string{"hash": podlife.DefinitionHash(a.Container, image)}}})
+	if err != nil {
+		return failure("CreateContainerError", err.Error())
+	}
+	if w.chance(w.fault / 4) {
+		return &podlife.Failure{Reason: "RunContainerError", Message: "the start was lost", Created: true}
+	}
+	w.containerStarts(own, a, resp.ContainerId)
+	if _, err := w.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: resp.ContainerId}); err != nil {
+		return &podlife.Failure{Reason: "RunContainerError", Message: err.Error(), Created: true}
+	}
+	w.result.Starts++
+	return nil
+}
+
+// verdict is what a probe finds: some instances are sick, others fail now and then.
+func (w *world) verdict(o *object, a podlife.RunProbe) podlife.ProbeVerdict {
+	t := o.truth[a.Container]
+	if t == nil || t.running != a.ContainerID {
+		return podlife.ProbeError
+	}
+	bad := 0.05
+	if t.sick {
+		bad = 0.8
+	}
+	v := podlife.ProbeSuccess
+	switch {
+	case w.chance(0.02):
+		v = podlife.ProbeError
+	case w.chance(bad):
+		v = podlife.ProbeFailure
+	}
+	w.probed(o, t, a, v)
+	return v
+}
+
+func containerOf(p *corev1.Pod, name string) (c *corev1.Container, index int, init bool) {
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == name {
+			return &p.Spec.InitContainers[i], i, true
+		}
+	}
+	for i := range p.Spec.Containers {
+		if p.Spec.Containers[i].Name == name {
+			return &p.Spec.Containers[i], i, false
+		}
+	}
+	return nil, 0, false
+}
