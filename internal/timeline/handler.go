@@ -1,0 +1,35 @@
+package timeline
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// Handler serves GET /timeline/{namespace}/{pod}: the entries of all pods of that
+// name as a JSON list, oldest first; 404 when nothing is known. It asks nobody for
+// a name or password: whoever mounts it authenticates.
+func (s *Store) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /timeline/{namespace}/{pod}", s.servePod)
+	return mux
+}
+
+func (s *Store) servePod(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	entries, err := s.Pod(r.Context(), namespace, name)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	case len(entries) == 0:
+		http.Error(w, "nothing is known of pod "+namespace+"/"+name, http.StatusNotFound)
+		return
+	}
+	body, err := json.Marshal(entries)
+	if err != nil {
+		http.Error(w, "encode timeline: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // an error is the client's who went away
+}

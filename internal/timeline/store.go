@@ -1,0 +1,271 @@
+// Package timeline keeps what happened to pods on this node, so that it can be
+// told after the pod, and after a restart of carob. The node's parts record into
+// Store; the agent's server mounts its Handler.
+//
+// The log is a row of segment files with one JSON entry a line. It is bounded: the
+// oldest segment goes when there are too many. It is written behind: entries gather
+// in memory and are written together a moment later, without fsync, so recording
+// costs the pod nothing; a crash of the machine may lose the last moment. Nothing
+// runs while nothing is recorded. Recording must never block or fail its caller.
+package timeline
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/journal"
+)
+
+// Limits bound the log.
+type Limits struct {
+	Segment int64         // bytes after which a new file is begun
+	Files   int           // segments kept, the one being written included
+	Buffer  int           // entries that may wait to be written; more are dropped
+	Delay   time.Duration // from the first waiting entry to the write
+}
+
+// Defaults keep 16 MiB, which is some hundred thousand entries or thousands of pods.
+func Defaults() Limits {
+	return Limits{Segment: 2 << 20, Files: 8, Buffer: 1 << 16, Delay: 200 * time.Millisecond}
+}
+
+// Store is the log of one node. Make it with Open; it is safe for concurrent use.
+type Store struct {
+	dir    string
+	limits Limits
+
+	mu      sync.Mutex // guards what waits
+	waiting []journal.Entry
+	dropped int
+	timer   *time.Timer // runs while entries wait
+	closed  bool
+
+	io       sync.Mutex // guards the files; taken before mu
+	file     *os.File   // being written; nil before the first write
+	size     int64
+	segments []uint64 // numbers of the files there are, ascending
+	failing  bool     // the last write failed; the next failure isn't news
+}
+
+var (
+	_ journal.Recorder = (*Store)(nil)
+	_ journal.Reader   = (*Store)(nil)
+)
+
+const suffix = ".jsonl"
+
+// Open opens the log in dir, which is made if it is missing (0700).
+func Open(dir string) (*Store, error) { return OpenLimited(dir, Defaults()) }
+
+// OpenLimited is Open with other bounds.
+func OpenLimited(dir string, l Limits) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make timeline directory: %w", err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read timeline directory: %w", err)
+	}
+	s := &Store{dir: dir, limits: l}
+	for _, f := range files {
+		if number, ok := strings.CutSuffix(f.Name(), suffix); ok {
+			if n, err := strconv.ParseUint(number, 10, 64); err == nil {
+				s.segments = append(s.segments, n)
+			}
+		}
+	}
+	slices.Sort(s.segments)
+	return s, nil
+}
+
+func (s *Store) path(segment uint64) string {
+	return filepath.Join(s.dir, fmt.Sprintf("%010d%s", segment, suffix))
+}
+
+// Record implements journal.Recorder.
+func (s *Store) Record(e journal.Entry) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if len(s.waiting) >= s.limits.Buffer {
+		s.dropped++
+		return
+	}
+	s.waiting = append(s.waiting, e)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(s.limits.Delay, func() { s.report(s.Flush()) })
+	}
+}
+
+// Flush writes what waits. It is called by itself; a caller need not.
+func (s *Store) Flush() error {
+	s.io.Lock()
+	defer s.io.Unlock()
+	s.mu.Lock()
+	entries, dropped := s.waiting, s.dropped
+	s.waiting, s.dropped = nil, 0
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
+	s.mu.Unlock()
+	if dropped > 0 {
+		klog.Background().Info("The timeline could not keep up; entries are lost", "dropped", dropped)
+	}
+	return s.write(entries)
+}
+
+// write appends entries; s.io is held.
+func (s *Store) write(entries []journal.Entry) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	for i := range entries {
+		if s.file == nil || s.size+int64(buf.Len()) >= s.limits.Segment {
+			if err := s.put(&buf); err != nil {
+				return err
+			}
+			if err := s.rotate(); err != nil {
+				return err
+			}
+		}
+		if err := enc.Encode(&entries[i]); err != nil {
+			return fmt.Errorf("encode timeline entry: %w", err)
+		}
+	}
+	return s.put(&buf)
+}
+
+func (s *Store) put(buf *bytes.Buffer) error {
+	if buf.Len() == 0 {
+		return nil
+	}
+	n, err := s.file.Write(buf.Bytes())
+	s.size += int64(n)
+	buf.Reset()
+	if err != nil {
+		return fmt.Errorf("write timeline: %w", err)
+	}
+	return nil
+}
+
+// rotate begins a new segment and drops the oldest beyond the limit. A segment of
+// an earlier run is never continued: its last line may be torn.
+func (s *Store) rotate() error {
+	if s.file != nil {
+		err := s.file.Close()
+		s.file = nil
+		if err != nil {
+			return fmt.Errorf("close timeline segment: %w", err)
+		}
+	}
+	next := uint64(1)
+	if len(s.segments) > 0 {
+		next = s.segments[len(s.segments)-1] + 1
+	}
+	f, err := os.OpenFile(s.path(next), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make timeline segment: %w", err)
+	}
+	s.file, s.size = f, 0
+	s.segments = append(s.segments, next)
+	for len(s.segments) > s.limits.Files {
+		if err := os.Remove(s.path(s.segments[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove old timeline segment: %w", err)
+		}
+		s.segments = s.segments[1:]
+	}
+	return nil
+}
+
+// report logs a failed background write, once until one succeeds again.
+func (s *Store) report(err error) {
+	s.io.Lock()
+	defer s.io.Unlock()
+	if err != nil && !s.failing {
+		klog.Background().Error(err, "Writing the timeline failed; entries are lost", "dir", s.dir)
+	}
+	s.failing = err != nil
+}
+
+// Pod implements journal.Reader: all that is known of the pods of this name, oldest first.
+func (s *Store) Pod(ctx context.Context, namespace, name string) ([]journal.Entry, error) {
+	if err := s.Flush(); err != nil {
+		return nil, err
+	}
+	s.io.Lock()
+	segments := slices.Clone(s.segments)
+	s.io.Unlock()
+	var found []journal.Entry
+	for _, n := range segments {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		entries, err := search(s.path(n), namespace, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // dropped meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read timeline: %w", err)
+		}
+		found = append(found, entries...)
+	}
+	slices.SortStableFunc(found, func(a, b journal.Entry) int { return a.Time.Compare(b.Time) })
+	return found, nil
+}
+
+// search reads one segment. Lines that can't be read are what a crash left of an entry.
+func search(path, namespace, name string) ([]journal.Entry, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	mark := []byte(`"pod":` + strconv.Quote(name)) // cheap test before decoding
+	var found []journal.Entry
+	r := bufio.NewReaderSize(f, 64<<10)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return found, nil //nolint:nilerr // the end, or a line that is being written
+		}
+		var e journal.Entry
+		if bytes.Contains(line, mark) && json.Unmarshal(line, &e) == nil && e.Namespace == namespace && e.Pod == name {
+			found = append(found, e)
+		}
+	}
+}
+
+// Close writes what waits and closes the log; later entries are dropped.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	err := s.Flush()
+	s.io.Lock()
+	defer s.io.Unlock()
+	if s.file != nil {
+		err = errors.Join(err, s.file.Close())
+		s.file = nil
+	}
+	return err
+}
