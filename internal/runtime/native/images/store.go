@@ -82,7 +82,8 @@ type Store struct {
 	content   content.Store
 	images    images.Store
 	leases    leases.Manager
-	snapshots snapshots.Snapshotter
+	layers    snapshots.Snapshotter // the overlay directories themselves
+	snapshots snapshots.Snapshotter // the same behind the database
 	platform  platforms.MatchComparer
 	locks     keyLocks
 
@@ -140,6 +141,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, platform: platforms.Default(), byID: map[string]*record{}, byName: map[string]string{}, bases: map[string]*base{}}
 	if err := s.open(ctx, db); err != nil {
+		if s.layers != nil {
+			_ = s.layers.Close()
+		}
 		_ = db.Close()
 		return nil, err
 	}
@@ -159,11 +163,10 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	if err != nil {
 		return fmt.Errorf("open content store: %w", err)
 	}
-	layers, err := overlay.NewSnapshotter(layersDir)
-	if err != nil {
+	if s.layers, err = overlay.NewSnapshotter(layersDir); err != nil {
 		return fmt.Errorf("open layer store: %w", err)
 	}
-	s.db = metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{snapshotterName: layers})
+	s.db = metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{snapshotterName: s.layers})
 	if err := s.db.Init(ctx); err != nil {
 		return errkind.Errorf(errkind.Corrupt, "read image database: %w", err)
 	}
@@ -179,7 +182,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 }
 
 // Close releases the directory; nothing may be running any more.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error { return errors.Join(s.layers.Close(), s.db.Close()) }
 
 func inNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, namespace)

@@ -1,0 +1,284 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+)
+
+// Attach implements network.PodNetwork. Kinds: Exhausted without a free address,
+// InUse when another pod has one of the host ports, Invalid for a malformed port.
+func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachment, error) {
+	if err := checkPorts(pod.Ports); err != nil {
+		return network.Attachment{}, err
+	}
+	done, err := n.lock(ctx, pod.SandboxID)
+	if err != nil {
+		return network.Attachment{}, err
+	}
+	defer done()
+	n.mu.Lock()
+	at := n.attached[pod.SandboxID]
+	n.mu.Unlock()
+	if at != nil && !pinned(at.NetNS) {
+		// Somebody removed the namespace behind our back.
+		if err := n.drop(at); err != nil {
+			return network.Attachment{}, err
+		}
+		at = nil
+	}
+	if at == nil {
+		if at, err = n.attachNew(ctx, pod); err != nil {
+			return network.Attachment{}, explain(err)
+		}
+	} else if !at.ready {
+		if err := n.finish(at); err != nil {
+			return network.Attachment{}, explain(err)
+		}
+	}
+	return network.Attachment{NetNS: at.NetNS, IPs: slices.Clone(at.IPs)}, nil
+}
+
+func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, error) {
+	p, err := n.takePlace(ctx, pod.UserNS)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	at, err := n.reserve(pod, p.path)
+	if err != nil {
+		return nil, errors.Join(err, unpin(p.path))
+	}
+	if err = configure(p.h, p.link, at.IPs, n.gateways()); err == nil {
+		err = n.rules.publish(at.published())
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("attach pod %s to the network: %w", at.Pod, err), n.drop(at))
+	}
+	n.mu.Lock()
+	at.ready = true
+	n.mu.Unlock()
+	return at, nil
+}
+
+func (n *Network) takePlace(ctx context.Context, userNS string) (*place, error) {
+	if n.pool != nil && userNS == "" {
+		if p := n.pool.take(); p != nil {
+			return p, nil
+		}
+	}
+	p, err := n.makePlace(ctx, userNS)
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+		// Somebody deleted the bridge: make it again, once.
+		if n.ensureBridge() == nil {
+			p, err = n.makePlace(ctx, userNS)
+		}
+	}
+	return p, err
+}
+
+// reserve records address and ports of a pod before it has them.
+func (n *Network) reserve(pod network.Pod, ns string) (*attachment, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.checkPortsFree(pod); err != nil {
+		return nil, err
+	}
+	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: ns, Ports: pod.Ports}
+	for _, a := range []*addresses{n.v4, n.v6} {
+		if a == nil {
+			continue
+		}
+		ip, err := a.acquire(pod.UID, pod.SandboxID)
+		if err != nil {
+			n.forget(at)
+			return nil, err
+		}
+		at.IPs = append(at.IPs, ip)
+	}
+	if err := n.journal.append(entry{Attach: at}); err != nil {
+		n.forget(at)
+		return nil, err
+	}
+	n.attached[at.Sandbox] = at
+	return at, nil
+}
+
+// finish repeats the steps that a killed process may not have done.
+func (n *Network) finish(at *attachment) error {
+	err := visit(at.NetNS, func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		link, err := h.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return configure(h, link.Attrs().Index, at.IPs, n.gateways())
+	})
+	if err == nil {
+		err = n.rules.publish(at.published())
+	}
+	if err != nil {
+		return fmt.Errorf("finish attaching pod %s to the network: %w", at.Pod, err)
+	}
+	n.mu.Lock()
+	at.ready = true
+	n.mu.Unlock()
+	return nil
+}
+
+// Detach implements network.PodNetwork.
+func (n *Network) Detach(ctx context.Context, sandboxID string) error {
+	done, err := n.lock(ctx, sandboxID)
+	if err != nil {
+		return err
+	}
+	defer done()
+	n.mu.Lock()
+	at := n.attached[sandboxID]
+	n.mu.Unlock()
+	if at == nil {
+		return nil
+	}
+	return explain(n.drop(at))
+}
+
+// drop takes everything back; the record goes last, so that a failure can be repeated.
+func (n *Network) drop(at *attachment) error {
+	if err := n.rules.unpublish(at.published()); err != nil {
+		return fmt.Errorf("withdraw host ports of pod %s: %w", at.Pod, err)
+	}
+	if err := unpin(at.NetNS); err != nil {
+		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
+	}
+	forgetConnections(at)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.journal.append(entry{Detach: at.Sandbox}); err != nil {
+		return err
+	}
+	n.forget(at)
+	if n.journal.lines > 4*(len(n.attached)+2*rememberedPods) {
+		fresh, err := rewriteJournal(n.journal.name, n.entries())
+		if err != nil {
+			return err
+		}
+		_ = n.journal.close()
+		n.journal = fresh
+	}
+	return nil
+}
+
+// Ready implements network.PodNetwork: the bridge is there and up. A bridge that
+// somebody deleted is made again.
+func (n *Network) Ready(context.Context) error {
+	link, err := netlink.LinkByIndex(n.bridge.Load().index)
+	if err == nil && link.Attrs().Name == n.cfg.Bridge && link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	if err := n.ensureBridge(); err != nil {
+		return fmt.Errorf("the pod network is down: %w", explain(err))
+	}
+	return nil
+}
+
+// Sweep implements network.PodNetwork.
+func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
+	n.mu.Lock()
+	var dead []string
+	for id := range n.attached {
+		if !live[id] {
+			dead = append(dead, id)
+		}
+	}
+	n.mu.Unlock()
+	slices.Sort(dead)
+	var errs []error
+	for _, id := range dead {
+		klog.FromContext(ctx).V(2).Info("Freeing the network of a sandbox that is gone", "sandbox", id)
+		errs = append(errs, n.Detach(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+// lock makes calls about one sandbox follow one another.
+func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ error) {
+	if sandbox == "" {
+		return nil, errkind.Errorf(errkind.Invalid, "a pod needs a sandbox id to be attached")
+	}
+	for {
+		n.mu.Lock()
+		other := n.busy[sandbox]
+		if other == nil {
+			mine := make(chan struct{})
+			n.busy[sandbox] = mine
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				delete(n.busy, sandbox)
+				n.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		n.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (n *Network) gateways() []netip.Addr {
+	g := []netip.Addr{n.v4.gateway()}
+	if n.v6 != nil {
+		g = append(g, n.v6.gateway())
+	}
+	return g
+}
+
+// configure gives eth0 its addresses and routes. It may be repeated.
+func configure(h *netlink.Handle, eth0 int, ips, gateways []netip.Addr) error {
+	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}
+	for i, ip := range ips {
+		host := ipNet(netip.PrefixFrom(ip, ip.BitLen()))
+		addr := &netlink.Addr{IPNet: host}
+		if ip.Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := h.AddrReplace(link, addr); err != nil {
+			return fmt.Errorf("add address %s: %w", ip, err)
+		}
+		if i == 0 {
+			// After the address: the kernel announces both together.
+			if err := h.LinkSetHardwareAddr(link, macOf(ip)); err != nil {
+				return fmt.Errorf("set hardware address: %w", err)
+			}
+		}
+		gw := gateways[i]
+		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
+		if err := h.RouteReplace(toGateway); err != nil {
+			return fmt.Errorf("add route to %s: %w", gw, err)
+		}
+		if err := h.RouteReplace(&netlink.Route{LinkIndex: eth0, Gw: gw.AsSlice()}); err != nil {
+			return fmt.Errorf("add default route: %w", err)
+		}
+	}
+	return nil
+}

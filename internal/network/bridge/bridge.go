@@ -1,0 +1,415 @@
+// Package bridge is carob's own pod network on one host: a bridge, a veth pair
+// for each pod, addresses kept on disk, masquerading and host ports by nftables.
+// The runtime drives it through network.PodNetwork; it must never know a
+// container, and no name on the host comes from anywhere but its Config.
+//
+// A pod has its address with a full-length mask and reaches everything, also its
+// neighbours, by way of the host's address on the bridge: so connection tracking
+// sees both directions of every connection without br_netfilter, and there is
+// one place to filter.
+//
+//	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
+//
+// Attaching: a place (namespace + veth) from the pool → address recorded → address,
+// route → host ports. Each step may be repeated; a kill between two leaves a
+// record that the next Attach finishes or the next Sweep frees.
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+)
+
+// Config names everything this network has on the host.
+type Config struct {
+	Bridge   string       // name of the bridge, at most 15 bytes
+	Pods     netip.Prefix // IPv4 addresses of the pods; the first is the bridge's
+	Pods6    netip.Prefix // IPv6 addresses of the pods, if they are to have any
+	Table    string       // name of the nftables tables (ip, and ip6 with Pods6)
+	StateDir string       // records that outlive a reboot
+	RunDir   string       // pinned namespaces; best below /run
+	MTU      int          // 0: that of the default route's device
+	Pool     int          // most places to hold ready; 0: 16, negative: none
+}
+
+// Network is an open pod network. All methods are safe for concurrent use.
+type Network struct {
+	cfg    Config
+	nsDir  string
+	mtu    int
+	bridge atomic.Pointer[bridgeLink]
+	pool   *pool
+	rules  *rules
+
+	mu       sync.Mutex
+	v4, v6   *addresses // v6 is nil without IPv6
+	attached map[string]*attachment
+	busy     map[string]chan struct{} // sandboxes being attached or detached; closed when done
+	journal  *journal
+}
+
+type bridgeLink struct{ index int }
+
+var _ network.PodNetwork = (*Network)(nil)
+
+// Open makes or finds the bridge and the nftables tables and takes up what is
+// attached. Kinds: Invalid for a config that can't work here (an address range
+// the host uses otherwise, a name too long), Unsupported when the kernel lacks
+// something, Denied without the right to administer the network.
+func Open(ctx context.Context, cfg Config) (*Network, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods), attached: map[string]*attachment{}, busy: map[string]chan struct{}{}}
+	if cfg.Pods6.IsValid() {
+		n.v6 = newAddresses(cfg.Pods6)
+	}
+	for _, dir := range []string{cfg.StateDir, n.nsDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make directory of the pod network: %w", err)
+		}
+	}
+	if err := n.ensureBridge(); err != nil {
+		return nil, explain(err)
+	}
+	if err := n.load(); err != nil {
+		return nil, err
+	}
+	n.rules = &rules{table: cfg.Table, bridge: cfg.Bridge, pods: cfg.Pods, pods6: cfg.Pods6}
+	if err := n.rules.install(n.published()); err != nil {
+		return nil, explain(err)
+	}
+	if err := n.dropUnknownNamespaces(ctx); err != nil {
+		return nil, err
+	}
+	if cfg.Pool >= 0 {
+		size := cfg.Pool
+		if size == 0 {
+			size = 16
+		}
+		n.pool = startPool(ctx, size, func(ctx context.Context) (*place, error) { return n.makePlace(ctx, "") })
+	}
+	return n, nil
+}
+
+// Close stops the background work and removes spare namespaces. Attached pods
+// keep their network.
+func (n *Network) Close() error {
+	if n.pool != nil {
+		n.pool.close()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.journal.close()
+}
+
+// Destroy removes everything that a network with this config has on the host,
+// open or not, also what a killed process left. Pods lose their network.
+func Destroy(cfg Config) error {
+	var errs []error
+	nsDir := filepath.Join(cfg.RunDir, "netns")
+	entries, err := os.ReadDir(nsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, e := range entries {
+		errs = append(errs, unpin(filepath.Join(nsDir, e.Name())))
+	}
+	if link, err := netlink.LinkByName(cfg.Bridge); err == nil {
+		if _, ok := link.(*netlink.Bridge); ok {
+			errs = append(errs, deletePorts(link.Attrs().Index), netlink.LinkDel(link))
+		}
+	}
+	errs = append(errs, (&rules{table: cfg.Table}).remove(), os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
+	return errors.Join(errs...)
+}
+
+// deletePorts removes veth pairs whose other end somebody still holds.
+func deletePorts(bridge int) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list network devices: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge && l.Type() == "veth" {
+			if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("delete %s: %w", l.Attrs().Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) check() error {
+	switch {
+	case c.Bridge == "" || len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/ :"):
+		return errkind.Errorf(errkind.Invalid, "bridge name %q is no device name (1 to 15 bytes without '/', ':' and space)", c.Bridge)
+	case !c.Pods.Addr().Is4() || c.Pods.Bits() > 29:
+		return errkind.Errorf(errkind.Invalid, "pod address range %s is no IPv4 range with room for pods (such as 10.88.0.0/16)", c.Pods)
+	case c.Pods6.IsValid() && (!c.Pods6.Addr().Is6() || c.Pods6.Bits() > 120):
+		return errkind.Errorf(errkind.Invalid, "pod address range %s is no IPv6 range with room for pods (such as fd00:88::/64)", c.Pods6)
+	case c.Table == "" || c.StateDir == "" || c.RunDir == "":
+		return errkind.Errorf(errkind.Invalid, "the pod network needs the name of an nftables table and two directories")
+	}
+	return nil
+}
+
+// explain gives kernel errors a kind and says what to do.
+func explain(err error) error {
+	switch {
+	case err == nil || errkind.Of(err) != errkind.Unknown:
+		return err
+	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
+		return errkind.Errorf(errkind.Denied, "%w: run as root or with CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
+	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT):
+		return errkind.Errorf(errkind.Unsupported, "%w: the kernel lacks bridge, veth or nf_tables", err)
+	}
+	return err
+}
+
+// ensureBridge makes the bridge or takes the one that is there, and sets the
+// host's switches that pods depend on.
+func (n *Network) ensureBridge() error {
+	link, err := netlink.LinkByName(n.cfg.Bridge)
+	var notFound netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &notFound):
+		if err := n.checkOverlap(); err != nil {
+			return err
+		}
+		if link, err = n.makeBridge(); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("look for bridge %s: %w", n.cfg.Bridge, err)
+	}
+	if _, ok := link.(*netlink.Bridge); !ok {
+		return errkind.Errorf(errkind.Invalid, "network device %s exists and is a %s, not a bridge", n.cfg.Bridge, link.Type())
+	}
+	for _, a := range []*addresses{n.v4, n.v6} {
+		if a == nil {
+			continue
+		}
+		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a.gateway(), a.prefix.Bits()))}
+		if a.prefix.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrReplace(link, addr); err != nil {
+			return fmt.Errorf("give bridge %s the address %s: %w", n.cfg.Bridge, a.gateway(), err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("start bridge %s: %w", n.cfg.Bridge, err)
+	}
+	n.bridge.Store(&bridgeLink{index: link.Attrs().Index})
+	return n.setHostSysctls()
+}
+
+func (n *Network) makeBridge() (netlink.Link, error) {
+	if n.mtu = n.cfg.MTU; n.mtu == 0 {
+		n.mtu = defaultMTU()
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = n.cfg.Bridge, n.mtu
+	// A bridge without an address of its own takes that of a port, and changes it with the ports.
+	attrs.HardwareAddr = macOf(n.v4.gateway())
+	snooping := false
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
+		return nil, fmt.Errorf("make bridge %s: %w", n.cfg.Bridge, err)
+	}
+	link, err := netlink.LinkByName(n.cfg.Bridge)
+	if err != nil {
+		return nil, fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
+	}
+	return link, nil
+}
+
+// checkOverlap refuses a pod range that the host reaches some other way.
+func (n *Network) checkOverlap() error {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of the host: %w", err)
+	}
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		ones, _ := a.Mask.Size()
+		if !ok {
+			continue
+		}
+		have := netip.PrefixFrom(ip.Unmap(), ones)
+		if have.Overlaps(n.cfg.Pods) || n.cfg.Pods6.IsValid() && have.Overlaps(n.cfg.Pods6) {
+			return errkind.Errorf(errkind.Invalid, "the pod address range overlaps with %s on this host: choose another with --pod-cidr", have)
+		}
+	}
+	return nil
+}
+
+func (n *Network) setHostSysctls() error {
+	list := []sysctl{
+		{"ipv4/ip_forward", "1"},
+		// Pods reach each other by way of the host on purpose.
+		{"ipv4/conf/" + n.cfg.Bridge + "/send_redirects", "0"},
+		// Host ports on the loopback address; rules.go keeps pods from using it.
+		{"ipv4/conf/" + n.cfg.Bridge + "/route_localnet", "1"},
+	}
+	if n.v6 != nil {
+		list = append(list, sysctl{"ipv6/conf/all/forwarding", "1"})
+	}
+	if err := setSysctls(list); err != nil {
+		if body, rerr := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); rerr == nil && strings.TrimSpace(string(body)) == "1" && errors.Is(err, unix.EROFS) {
+			return nil // a container whose host has set it
+		}
+		return err
+	}
+	return nil
+}
+
+func defaultMTU() int {
+	const ethernet = 1500
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	if err != nil {
+		return ethernet
+	}
+	for _, r := range routes {
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && l.Attrs().MTU > 0 {
+			return l.Attrs().MTU
+		}
+	}
+	return ethernet
+}
+
+// load reads the journal, forgets what a reboot ended and writes it anew.
+func (n *Network) load() error {
+	if n.mtu == 0 {
+		if link, err := netlink.LinkByIndex(n.bridge.Load().index); err == nil {
+			n.mtu = link.Attrs().MTU
+		}
+		if n.cfg.MTU != 0 {
+			n.mtu = n.cfg.MTU
+		}
+	}
+	name := journalName(n.cfg.StateDir)
+	err := readJournal(name, func(e entry) {
+		switch {
+		case e.Attach != nil:
+			n.attached[e.Attach.Sandbox] = e.Attach
+			for _, ip := range e.Attach.IPs {
+				if a := n.rangeOf(ip); a != nil {
+					_ = a.claim(ip, e.Attach.Sandbox)
+					a.next = ip.Next()
+				}
+			}
+		case e.Detach != "":
+			n.forget(n.attached[e.Detach])
+		case e.Past != nil:
+			if a := n.rangeOf(e.Past.IP); a != nil {
+				a.remember(e.Past.UID, e.Past.IP)
+			}
+		case e.Next != nil:
+			for _, ip := range e.Next {
+				if a := n.rangeOf(ip); a != nil {
+					a.next = ip
+				}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, at := range n.attached {
+		if !pinned(at.NetNS) {
+			n.forget(at)
+		}
+	}
+	n.journal, err = rewriteJournal(name, n.entries())
+	return err
+}
+
+// entries is the present state as a journal.
+func (n *Network) entries() []entry {
+	var list []entry
+	next := []netip.Addr{n.v4.next}
+	past := n.v4.past
+	if n.v6 != nil {
+		next = append(next, n.v6.next)
+		past = append(past[:len(past):len(past)], n.v6.past...)
+	}
+	for _, p := range past {
+		list = append(list, entry{Past: &pastEntry{UID: p.uid, IP: p.addr}})
+	}
+	for _, at := range n.attached {
+		list = append(list, entry{Attach: at})
+	}
+	return append(list, entry{Next: next})
+}
+
+func (n *Network) rangeOf(ip netip.Addr) *addresses {
+	for _, a := range []*addresses{n.v4, n.v6} {
+		if a != nil && a.prefix.Contains(ip) {
+			return a
+		}
+	}
+	return nil
+}
+
+// forget frees an attachment's addresses in memory.
+func (n *Network) forget(at *attachment) {
+	if at == nil {
+		return
+	}
+	delete(n.attached, at.Sandbox)
+	for _, ip := range at.IPs {
+		if a := n.rangeOf(ip); a != nil && a.used[ip] == at.Sandbox {
+			a.release(ip, at.UID)
+		}
+	}
+}
+
+// dropUnknownNamespaces removes pins that no attachment has: the pool of a killed process.
+func (n *Network) dropUnknownNamespaces(ctx context.Context) error {
+	entries, err := os.ReadDir(n.nsDir)
+	if err != nil {
+		return fmt.Errorf("list pinned network namespaces: %w", err)
+	}
+	known := map[string]bool{}
+	for _, at := range n.attached {
+		known[at.NetNS] = true
+	}
+	for _, e := range entries {
+		if path := filepath.Join(n.nsDir, e.Name()); !known[path] {
+			klog.FromContext(ctx).V(2).Info("Removing left-over network namespace", "path", path)
+			if err := unpin(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// macOf derives a hardware address from an IPv4 address: the same pod address
+// always has the same one, so neighbour caches stay right when a pod is made anew.
+func macOf(ip netip.Addr) net.HardwareAddr {
+	b := ip.As4()
+	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+}

@@ -1,0 +1,107 @@
+package bridge
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"carob/internal/base/atomicfile"
+	"carob/internal/network"
+)
+
+// attachment is a pod on this network, as it is kept on disk.
+type attachment struct {
+	Sandbox string                `json:"sandbox"`
+	UID     string                `json:"uid"`
+	Pod     string                `json:"pod"` // namespace/name, for messages
+	NetNS   string                `json:"netns"`
+	IPs     []netip.Addr          `json:"ips"`
+	Ports   []network.PortMapping `json:"ports,omitempty"`
+
+	ready bool // configured by this process
+}
+
+// entry is one line of the journal; exactly one field is set.
+type entry struct {
+	Attach *attachment  `json:"attach,omitempty"`
+	Detach string       `json:"detach,omitempty"` // a sandbox
+	Past   *pastEntry   `json:"past,omitempty"`   // a detached pod's addresses
+	Next   []netip.Addr `json:"next,omitempty"`   // where the search for addresses goes on
+}
+
+type pastEntry struct {
+	UID string     `json:"uid"`
+	IP  netip.Addr `json:"ip"`
+}
+
+// journal is an append-only file of entries: one short write per attach, without
+// waiting for the disk. A kill loses nothing; a power cut ends all namespaces
+// anyway, and costs at most the memory of some addresses.
+type journal struct {
+	name  string
+	file  *os.File
+	lines int
+}
+
+func journalName(dir string) string { return filepath.Join(dir, "attachments.jsonl") }
+
+// readJournal calls apply for each whole line in order.
+func readJournal(name string, apply func(entry)) error {
+	body, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read network state: %w", err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(body))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e entry
+		// Only the last line can be torn; a line that can't be read has no effect,
+		// and what it attached is swept as unknown.
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			apply(e)
+		}
+	}
+	return lines.Err()
+}
+
+// rewriteJournal replaces the file by the entries and opens it for more.
+func rewriteJournal(name string, entries []entry) (*journal, error) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	for _, e := range entries {
+		if err := enc.Encode(e); err != nil {
+			return nil, err
+		}
+	}
+	if err := atomicfile.WriteUnsynced(name, body.Bytes(), 0o600); err != nil {
+		return nil, fmt.Errorf("write network state: %w", err)
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network state: %w", err)
+	}
+	return &journal{name: name, file: f, lines: len(entries)}, nil
+}
+
+func (j *journal) append(e entry) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if _, err := j.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("record network state: %w", err)
+	}
+	j.lines++
+	return nil
+}
+
+func (j *journal) close() error { return j.file.Close() }

@@ -1,0 +1,255 @@
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"carob/internal/base/errkind"
+)
+
+// place is a network namespace with one end of a veth pair in it: everything a
+// pod needs except for its address.
+type place struct {
+	path string          // where the namespace is pinned
+	link int             // index of eth0 in it
+	h    *netlink.Handle // speaks to the kernel inside of it
+}
+
+func (p *place) close() {
+	if p.h != nil {
+		p.h.Close()
+		p.h = nil
+	}
+}
+
+// randomName is unique on the host: the kernel frees the name of a dead veth
+// only some time after its namespace, so names are never used twice.
+func randomName(prefix string) string {
+	return prefix + strings.ToLower(rand.Text()[:15-len(prefix)])
+}
+
+// makePlace makes and pins a namespace and connects it to the bridge. userNS, if
+// any, becomes the namespace's owner. On error nothing is left.
+func (n *Network) makePlace(ctx context.Context, userNS string) (_ *place, err error) {
+	p := &place{path: filepath.Join(n.nsDir, randomName("n"))}
+	var ns *os.File
+	if userNS == "" {
+		ns, p.h, err = makeNetNS(p.path, n.podSysctls())
+	} else {
+		ns, p.h, err = makeOwnedNetNS(ctx, p.path, userNS, n.podSysctls())
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	defer func() {
+		if err != nil {
+			p.close()
+			_ = unpin(p.path)
+		}
+	}()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MasterIndex, attrs.MTU, attrs.Flags = randomName("veth"), n.bridge.Load().index, n.mtu, net.FlagUp
+	// One message makes both ends, the one in the pod's namespace from the start.
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()), PeerMTU: uint32(n.mtu)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
+	}
+	for _, name := range []string{"lo", "eth0"} {
+		l, err := p.h.LinkByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("find %s in a new network namespace: %w", name, err)
+		}
+		// Up before the address is known: the bridge port needs a moment to forward.
+		if err := p.h.LinkSetUp(l); err != nil {
+			return nil, fmt.Errorf("start %s in a new network namespace: %w", name, err)
+		}
+		p.link = l.Attrs().Index
+	}
+	return p, nil
+}
+
+// sysctl is a file below /proc/sys/net and its value.
+type sysctl struct{ name, value string }
+
+// podSysctls are set in each namespace before its devices come.
+func (n *Network) podSysctls() []sysctl {
+	s := []sysctl{
+		// An address that moves to a new veth is announced, or the bridge keeps
+		// sending to the old port.
+		{"ipv4/conf/default/arp_notify", "1"},
+		// All traffic goes by the host, which must not be told a shortcut.
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/default/accept_redirects", "0"},
+	}
+	if n.v6 == nil {
+		return append(s, sysctl{"ipv6/conf/default/disable_ipv6", "1"})
+	}
+	return append(s, sysctl{"ipv6/conf/default/accept_ra", "0"}, sysctl{"ipv6/conf/default/accept_dad", "0"})
+}
+
+func setSysctls(list []sysctl) error {
+	for _, s := range list {
+		err := os.WriteFile("/proc/sys/net/"+s.name, []byte(s.value), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+			return fmt.Errorf("set net.%s: %w", strings.ReplaceAll(s.name, "/", "."), err)
+		}
+	}
+	return nil
+}
+
+// makeNetNS makes a namespace, pins it at path and answers it with a handle that
+// speaks inside of it. The calling goroutine's thread visits it and comes back.
+func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, err error) {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, nil, fmt.Errorf("open the host's network namespace: %w", err)
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, nil, fmt.Errorf("make network namespace: %w", err)
+	}
+	ns, h, err := settle(path, sysctls)
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		// The thread stays locked, so it ends with this goroutine instead of
+		// running others in the wrong namespace.
+		err = errors.Join(err, fmt.Errorf("return to the host's network namespace: %w", back))
+	} else {
+		runtime.UnlockOSThread()
+	}
+	if err != nil {
+		if ns != nil {
+			ns.Close()
+			h.Close()
+			_ = unpin(path)
+		}
+		return nil, nil, err
+	}
+	return ns, h, nil
+}
+
+// settle pins the thread's namespace and prepares it.
+func settle(path string, sysctls []sysctl) (*os.File, *netlink.Handle, error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	if err = setSysctls(sysctls); err == nil {
+		err = pin(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path)
+	}
+	var h *netlink.Handle
+	if err == nil {
+		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			_ = unpin(path)
+			err = fmt.Errorf("open netlink in a network namespace: %w", err)
+		}
+	}
+	if err != nil {
+		ns.Close()
+		return nil, nil, err
+	}
+	return ns, h, nil
+}
+
+// visit runs f on a thread inside the namespace at path.
+func visit(path string, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		ns, err := os.Open(path)
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			ns.Close()
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// makeOwnedNetNS is makeNetNS for a namespace that belongs to another user
+// namespace. A process with threads can't enter one, so a helper process does.
+func makeOwnedNetNS(ctx context.Context, path, userNS string, sysctls []sysctl) (*os.File, *netlink.Handle, error) {
+	cmd := exec.CommandContext(ctx, "nsenter", "--user="+userNS, "--preserve-credentials", "unshare", "--net", "sh", "-c", "echo; read -r _")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, fmt.Errorf("make a network namespace owned by %s: %w", userNS, err)
+	}
+	defer func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		return nil, nil, errkind.Errorf(errkind.Unsupported, "make a network namespace owned by %s (nsenter and unshare of util-linux): %w", userNS, err)
+	}
+	var ns *os.File
+	var h *netlink.Handle
+	err = visit("/proc/"+strconv.Itoa(cmd.Process.Pid)+"/ns/net", func() (err error) {
+		ns, h, err = settle(path, sysctls)
+		return err
+	})
+	return ns, h, err
+}
+
+// pin keeps a namespace alive under a file name.
+func pin(source, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("pin network namespace: %w", err)
+	}
+	f.Close()
+	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		_ = os.Remove(path)
+		return fmt.Errorf("pin network namespace at %s: %w", path, err)
+	}
+	return nil
+}
+
+// unpin lets a namespace go; the kernel removes its devices in the background.
+// Deleting the veth by hand would cost 29 ms.
+func unpin(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // not mounted (any more)
+		}
+		if err != nil {
+			return fmt.Errorf("unpin network namespace %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpin network namespace: %w", err)
+	}
+	return nil
+}
+
+// pinned reports whether a namespace is alive at path; after a reboot it isn't.
+func pinned(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}

@@ -1,0 +1,125 @@
+package bridge
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// poolIdle is how long nobody must have asked before a grown pool shrinks again.
+const poolIdle = 30 * time.Second
+
+// pool keeps places ready, so that attaching a pod costs an address only. One
+// goroutine fills it; its size doubles when somebody found it empty and falls
+// back when nobody asks. While it is full and small it does nothing at all.
+//
+//	take ──▶ ready places ◀── fill, one at a time ◀── wake
+//	  └─ empty: grow, the caller makes its own
+type pool struct {
+	make     func(context.Context) (*place, error)
+	min, max int
+
+	mu    sync.Mutex
+	ready []*place
+	size  int // wanted
+
+	wake chan struct{} // capacity 1
+	done chan struct{}
+	stop context.CancelFunc
+}
+
+func startPool(ctx context.Context, maxSize int, makePlace func(context.Context) (*place, error)) *pool {
+	p := &pool{make: makePlace, min: min(2, maxSize), max: maxSize, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p.size = p.min
+	ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go p.run(ctx)
+	return p
+}
+
+// take answers a place or nil when none is ready.
+func (p *pool) take() *place {
+	p.mu.Lock()
+	var got *place
+	if n := len(p.ready); n > 0 {
+		got, p.ready = p.ready[n-1], p.ready[:n-1]
+	} else {
+		p.size = min(p.max, max(1, p.size*2))
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return got
+}
+
+func (p *pool) run(ctx context.Context) {
+	defer close(p.done)
+	logger := klog.FromContext(ctx)
+	for {
+		var idle <-chan time.Time
+		if p.fill(ctx, logger) {
+			idle = time.After(poolIdle)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-idle:
+			p.shrink()
+		}
+	}
+}
+
+// fill makes places until there are enough; true if the pool is larger than its minimum.
+func (p *pool) fill(ctx context.Context, logger klog.Logger) bool {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		missing, grown := len(p.ready) < p.size, p.size > p.min
+		p.mu.Unlock()
+		if !missing {
+			return grown
+		}
+		made, err := p.make(ctx)
+		if err != nil {
+			// Not tried again until somebody asks: the pod then sees the error itself.
+			logger.V(2).Info("Can't prepare a network namespace", "err", err)
+			return grown
+		}
+		p.mu.Lock()
+		p.ready = append(p.ready, made)
+		p.mu.Unlock()
+	}
+	return false
+}
+
+func (p *pool) shrink() {
+	p.mu.Lock()
+	p.size = p.min
+	var spare []*place
+	if len(p.ready) > p.size {
+		spare = append(spare, p.ready[p.size:]...)
+		p.ready = p.ready[:p.size]
+	}
+	p.mu.Unlock()
+	discard(spare)
+}
+
+// close ends the filling and removes what is ready.
+func (p *pool) close() {
+	p.stop()
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	discard(p.ready)
+	p.ready, p.size, p.max = nil, 0, 0
+}
+
+func discard(places []*place) {
+	for _, pl := range places {
+		pl.close()
+		_ = unpin(pl.path)
+	}
+}

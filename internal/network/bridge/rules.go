@@ -1,0 +1,353 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+)
+
+// rules are this network's nftables, one table for each address family:
+//
+//	chain guard       prerouting, raw   pods must not reach the host's loopback addresses
+//	chain prerouting  nat               packets for the host → chain hostports
+//	chain output      nat               the same for the host's own
+//	chain hostports                     maps: (protocol, port) and (address, protocol, port) → pod
+//	chain postrouting nat               masquerade what leaves the pods' range, and what
+//	                                    a pod or the loopback sends to a host port
+//
+// Without host ports a pod changes nothing here.
+type rules struct {
+	table, bridge string
+	pods, pods6   netip.Prefix
+}
+
+// publication is one host port of one pod, in one address family.
+type publication struct {
+	proto    uint8
+	hostIP   netip.Addr // unset: all
+	hostPort uint16
+	pod      netip.Addr
+	podPort  uint16
+}
+
+var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+
+func checkPorts(ports []network.PortMapping) error {
+	for _, p := range ports {
+		if p.HostPort == 0 {
+			continue
+		}
+		if protocols[strings.ToLower(p.Protocol)] == 0 || p.ContainerPort == 0 {
+			return errkind.Errorf(errkind.Invalid, "port mapping %d→%d/%s needs a container port and the protocol tcp, udp or sctp", p.HostPort, p.ContainerPort, p.Protocol)
+		}
+	}
+	return nil
+}
+
+// checkPortsFree refuses a host port that another sandbox has; the caller holds mu.
+func (n *Network) checkPortsFree(pod network.Pod) error {
+	for _, want := range pod.Ports {
+		for _, at := range n.attached {
+			if at.Sandbox != pod.SandboxID && slices.ContainsFunc(at.Ports, func(have network.PortMapping) bool { return collide(want, have) }) {
+				return errkind.Errorf(errkind.InUse, "host port %d/%s is taken by pod %s", want.HostPort, strings.ToLower(want.Protocol), at.Pod)
+			}
+		}
+	}
+	return nil
+}
+
+func collide(a, b network.PortMapping) bool {
+	any := func(ip netip.Addr) bool { return !ip.IsValid() || ip.IsUnspecified() }
+	return a.HostPort != 0 && a.HostPort == b.HostPort && strings.EqualFold(a.Protocol, b.Protocol) &&
+		(any(a.HostIP) || any(b.HostIP) || a.HostIP == b.HostIP)
+}
+
+// published lists an attachment's host ports for each of its addresses.
+func (at *attachment) published() []publication {
+	var list []publication
+	for _, p := range at.Ports {
+		for _, ip := range at.IPs {
+			if p.HostPort == 0 || p.HostIP.IsValid() && p.HostIP.Is4() != ip.Is4() {
+				continue
+			}
+			pub := publication{proto: protocols[strings.ToLower(p.Protocol)], hostPort: p.HostPort, pod: ip, podPort: p.ContainerPort}
+			if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
+				pub.hostIP = p.HostIP
+			}
+			list = append(list, pub)
+		}
+	}
+	return list
+}
+
+func (n *Network) published() []publication {
+	var list []publication
+	for _, at := range n.attached {
+		list = append(list, at.published()...)
+	}
+	return list
+}
+
+// family is what differs between IPv4 and IPv6.
+type family struct {
+	nf                nftables.TableFamily
+	proto             uint32 // for NAT expressions
+	pods              netip.Prefix
+	loopback          netip.Prefix
+	addrLen           uint32
+	saddr, daddr      uint32 // offsets in the header
+	addrType          nftables.SetDatatype
+	table             *nftables.Table
+	anyPort, withAddr *nftables.Set
+	hairpin           *nftables.Set
+}
+
+func (r *rules) families() []*family {
+	list := []*family{{nf: nftables.TableFamilyIPv4, proto: unix.NFPROTO_IPV4, pods: r.pods, loopback: netip.MustParsePrefix("127.0.0.0/8"),
+		addrLen: 4, saddr: 12, daddr: 16, addrType: nftables.TypeIPAddr}}
+	if r.pods6.IsValid() {
+		list = append(list, &family{nf: nftables.TableFamilyIPv6, proto: unix.NFPROTO_IPV6, pods: r.pods6, loopback: netip.MustParsePrefix("::1/128"),
+			addrLen: 16, saddr: 8, daddr: 24, addrType: nftables.TypeIP6Addr})
+	}
+	for _, f := range list {
+		f.table = &nftables.Table{Family: f.nf, Name: r.table}
+		target := nftables.MustConcatSetType(f.addrType, nftables.TypeInetService)
+		f.anyPort = &nftables.Set{Table: f.table, Name: "hostports", IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: target}
+		f.withAddr = &nftables.Set{Table: f.table, Name: "hostports-addr", IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService), DataType: target}
+		f.hairpin = &nftables.Set{Table: f.table, Name: "hairpin", Concatenation: true,
+			KeyType: nftables.MustConcatSetType(f.addrType, f.addrType)}
+	}
+	return list
+}
+
+// install replaces the tables in one transaction; traffic never sees half of them.
+func (r *rules) install(published []publication) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	for _, f := range r.families() {
+		conn.AddTable(f.table)
+		conn.DelTable(f.table)
+		conn.AddTable(f.table)
+		if err := r.addFamily(conn, f); err != nil {
+			return err
+		}
+		if err := f.add(conn, published); err != nil {
+			return err
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("install nftables table %s: %w", r.table, err)
+	}
+	return nil
+}
+
+func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
+	for _, s := range []*nftables.Set{f.anyPort, f.withAddr, f.hairpin} {
+		if err := conn.AddSet(s, nil); err != nil {
+			return fmt.Errorf("add nftables set %s: %w", s.Name, err)
+		}
+	}
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+		return conn.AddChain(&nftables.Chain{Table: f.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
+	}
+	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
+		conn.AddRule(&nftables.Rule{Table: f.table, Chain: c, Exprs: slices.Concat(parts...)})
+	}
+	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	hostports := chain("hostports", "", nil, nil)
+	pre := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	out := chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
+	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+
+	fromBridge := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(r.bridge)}}
+	toBridge := func(op expr.CmpOp) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: ifname(r.bridge)}}
+	}
+	drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	masquerade := []expr.Any{&expr.Masq{}}
+
+	rule(guard, fromBridge, f.within(f.daddr, f.loopback, expr.CmpOpEq), drop)
+	for _, c := range []*nftables.Chain{pre, out} {
+		rule(c, []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+			&expr.Verdict{Kind: expr.VerdictJump, Chain: "hostports"}})
+	}
+	// Data arrives in register 1 (address) and behind it (port); the 32-bit registers count from 8.
+	behindAddr := 8 + f.addrLen/4
+	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: f.proto, RegAddrMin: 1, RegProtoMin: behindAddr, Specified: true}}
+	protoAndPort := func(reg uint32) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Payload{DestRegister: reg + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+	}
+	rule(hostports, []expr.Any{f.load(f.daddr, 8)}, protoAndPort(behindAddr), lookup(f.withAddr, true), dnat)
+	rule(hostports, protoAndPort(8), lookup(f.anyPort, true), dnat)
+
+	rule(post, []expr.Any{f.load(f.saddr, 8), f.load(f.daddr, behindAddr)}, lookup(f.hairpin, false), masquerade)
+	rule(post, f.within(f.saddr, f.loopback, expr.CmpOpEq), toBridge(expr.CmpOpEq), masquerade)
+	multicast := netip.MustParsePrefix("224.0.0.0/4")
+	if f.nf == nftables.TableFamilyIPv6 {
+		multicast = netip.MustParsePrefix("ff00::/8")
+	}
+	rule(post, f.within(f.saddr, f.pods, expr.CmpOpEq), f.within(f.daddr, f.pods, expr.CmpOpNeq), f.within(f.daddr, multicast, expr.CmpOpNeq),
+		toBridge(expr.CmpOpNeq), masquerade)
+	return nil
+}
+
+func (f *family) load(offset, register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.addrLen}
+}
+
+func (f *family) within(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
+	return []expr.Any{f.load(offset, 1),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.addrLen, Mask: ipNet(p).Mask, Xor: make([]byte, f.addrLen)},
+		&expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()}}
+}
+
+// lookup searches a set by the registers from the first on; a map's value lands there.
+func lookup(s *nftables.Set, isMap bool) []expr.Any {
+	l := &expr.Lookup{SourceRegister: 8, SetName: s.Name, SetID: s.ID}
+	if isMap {
+		l.IsDestRegSet, l.DestRegister = true, 1
+	}
+	return []expr.Any{l}
+}
+
+func ifname(name string) []byte {
+	b := make([]byte, 16)
+	copy(b, name)
+	return b
+}
+
+// word pads to whole registers, as concatenations need it.
+func word(b ...byte) []byte {
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func port(p uint16) []byte { return word(byte(p>>8), byte(p)) }
+
+// elements are what a publication adds to the sets of its family.
+func (f *family) elements(pub publication) (ports *nftables.Set, port_, hairpin nftables.SetElement) {
+	target := slices.Concat(pub.pod.AsSlice(), port(pub.podPort))
+	key := slices.Concat(word(pub.proto), port(pub.hostPort))
+	ports = f.anyPort
+	if pub.hostIP.IsValid() {
+		ports, key = f.withAddr, slices.Concat(pub.hostIP.AsSlice(), key)
+	}
+	return ports, nftables.SetElement{Key: key, Val: target}, nftables.SetElement{Key: slices.Concat(pub.pod.AsSlice(), pub.pod.AsSlice())}
+}
+
+func (f *family) add(conn *nftables.Conn, published []publication) error {
+	for _, pub := range published {
+		if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
+			continue
+		}
+		set, element, pair := f.elements(pub)
+		if err := errors.Join(conn.SetAddElements(set, []nftables.SetElement{element}), conn.SetAddElements(f.hairpin, []nftables.SetElement{pair})); err != nil {
+			return fmt.Errorf("publish port %d: %w", pub.hostPort, err)
+		}
+	}
+	return nil
+}
+
+// publish opens host ports; the same again is no error.
+func (r *rules) publish(published []publication) error {
+	if len(published) == 0 {
+		return nil
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	for _, f := range r.families() {
+		if err := f.add(conn, published); err != nil {
+			return err
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("publish host ports: %w", err)
+	}
+	return nil
+}
+
+// unpublish closes host ports; those that are closed already are no error.
+func (r *rules) unpublish(published []publication) error {
+	var errs []error
+	for _, f := range r.families() {
+		for _, pub := range published {
+			if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
+				continue
+			}
+			set, element, pair := f.elements(pub)
+			errs = append(errs, deleteElement(set, element), deleteElement(f.hairpin, pair))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteElement is a transaction of its own: one missing element fails a whole one.
+func deleteElement(set *nftables.Set, e nftables.SetElement) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	if err := conn.SetDeleteElements(set, []nftables.SetElement{e}); err != nil {
+		return err
+	}
+	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("close host port: %w", err)
+	}
+	return nil
+}
+
+// remove deletes the tables of both families.
+func (r *rules) remove() error {
+	var errs []error
+	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+		conn, err := nftables.New()
+		if err != nil {
+			return fmt.Errorf("open nftables: %w", err)
+		}
+		conn.DelTable(&nftables.Table{Family: f, Name: r.table})
+		if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove nftables table %s: %w", r.table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forgetConnections makes the kernel forget UDP flows to the pod: a client that
+// goes on sending would otherwise reach the dead address for as long as it sends.
+func forgetConnections(at *attachment) {
+	for _, p := range at.published() {
+		if p.proto != unix.IPPROTO_UDP {
+			continue
+		}
+		filter := &netlink.ConntrackFilter{}
+		fam := netlink.InetFamily(unix.AF_INET)
+		if p.pod.Is6() {
+			fam = unix.AF_INET6
+		}
+		if filter.AddProtocol(unix.IPPROTO_UDP) == nil && filter.AddIP(netlink.ConntrackReplySrcIP, p.pod.AsSlice()) == nil {
+			// Best effort: the flows time out by themselves.
+			_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, fam, filter)
+		}
+	}
+}
