@@ -206,7 +206,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !sc.GetPrivileged() {
-		if pl.filter, err = r.seccomp.of(sc.GetSeccomp(), pl.caps.bounding); err != nil {
+		if pl.filter, err = r.seccomp.of(sc, pl.caps.bounding); err != nil {
 			return nil, err
 		}
 		if pl.apparmor, err = r.apparmorOf(sc); err != nil {

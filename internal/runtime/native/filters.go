@@ -1,11 +1,119 @@
 package native
 
-import cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
 
-// filters turns seccomp profiles into programs and keeps them.
-type filters struct{ root string }
+	defaults "github.com/containerd/containerd/v2/contrib/seccomp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-func newFilters(root string) *filters { return &filters{root: root} }
+	"carob/internal/runtime/native/seccomp"
+)
 
-// of answers the filter for a profile and a set of capabilities; nil is none.
-func (f *filters) of(profile *cri.SecurityProfile, caps uint64) (*filter, error) { return nil, nil }
+// filters turns seccomp profiles into programs and keeps them: the default
+// profile follows the capabilities, a file its content.
+type filters struct {
+	root string
+
+	mu    sync.Mutex
+	byCap map[uint64]*filter
+	files map[string]fileFilter
+}
+
+type fileFilter struct {
+	changed time.Time
+	size    int64
+	filter  *filter
+}
+
+func newFilters(root string) *filters {
+	return &filters{root: root, byCap: map[uint64]*filter{}, files: map[string]fileFilter{}}
+}
+
+// of answers the filter for a container that has no profile (nil: unconfined),
+// the runtime's default or one in a file of this host.
+func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*filter, error) {
+	p := sc.GetSeccomp()
+	if p == nil {
+		p = seccompProfile(sc.GetSeccompProfilePath())
+	}
+	switch {
+	case p == nil || p.ProfileType == cri.SecurityProfile_Unconfined:
+		return nil, nil
+	case p.ProfileType == cri.SecurityProfile_Localhost:
+		return f.file(strings.TrimPrefix(p.LocalhostRef, "localhost/"))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known := f.byCap[caps]; known != nil {
+		return known, nil
+	}
+	var names []string
+	for i, n := range capabilityNames {
+		if caps>>i&1 == 1 {
+			names = append(names, "CAP_"+n)
+		}
+	}
+	profile := defaults.DefaultProfile(&specs.Spec{
+		Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: names}}, Linux: &specs.Linux{},
+	})
+	prog, err := seccomp.Compile(profile)
+	if err != nil {
+		return nil, fmt.Errorf("the default seccomp profile: %w", err)
+	}
+	f.byCap[caps] = &filter{bpf: prog.BPF, flags: prog.Flags}
+	return f.byCap[caps], nil
+}
+
+// seccompProfile reads the older form: runtime/default, unconfined, localhost/path.
+func seccompProfile(s string) *cri.SecurityProfile {
+	switch {
+	case s == "" || s == "unconfined":
+		return nil
+	case strings.HasPrefix(s, "localhost/"):
+		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: s}
+	}
+	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+}
+
+func (f *filters) file(name string) (*filter, error) {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(f.root, name)
+	}
+	st, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, status.Errorf(codes.InvalidArgument, "cannot load seccomp profile %q: open %s: no such file or directory", name, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot load seccomp profile: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known, ok := f.files[name]; ok && known.changed.Equal(st.ModTime()) && known.size == st.Size() {
+		return known.filter, nil
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load seccomp profile: %w", err)
+	}
+	var profile specs.LinuxSeccomp
+	if err := json.Unmarshal(b, &profile); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "decoding seccomp profile %q failed: %v", name, err)
+	}
+	prog, err := seccomp.Compile(&profile)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: %v", name, err)
+	}
+	f.files[name] = fileFilter{st.ModTime(), st.Size(), &filter{bpf: prog.BPF, flags: prog.Flags}}
+	return f.files[name].filter, nil
+}

@@ -186,8 +186,15 @@ func (pl *containerPlan) program() (*program, error) {
 	for _, v := range volumes {
 		p.attach(v.slot, v.target)
 	}
+	made := map[string]bool{"/dev/ptmx": true}
+	for _, d := range defaultDevices {
+		made[d.path] = true
+	}
 	for _, d := range pl.devices {
-		pl.makeDevice(p, d)
+		if !made[d.path] {
+			made[d.path] = true
+			p.mknod(d.path, d.mode, d.major, d.minor, d.uid, d.gid)
+		}
 	}
 	cwd := cwdOf(c, &pl.image.Config)
 	p.mkdir(cwd, 0o755)
@@ -526,7 +533,7 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	if !mountsAt(mounts, "/dev") {
 		p.mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k", unix.MS_NOSUID|unix.MS_STRICTATIME)
 		for _, d := range defaultDevices {
-			pl.makeDevice(p, d)
+			p.mknod(d.path, d.mode, d.major, d.minor, 0, 0)
 		}
 		for _, l := range [][2]string{
 			{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
@@ -574,12 +581,6 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 			p.attrPath("/sys/fs/cgroup", attr, 0, true)
 		}
 	}
-}
-
-// makeDevice makes a node, or in a user namespace, which may not hold nodes of
-// its own, shows the host's.
-func (pl *containerPlan) makeDevice(p *program, d device) {
-	p.mknod(d.path, d.mode, d.major, d.minor, d.uid, d.gid)
 }
 
 // confine hides and closes what a container must not see or change.

@@ -1,0 +1,144 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// BenchmarkPodCycle is the life of one pod at the CRI: sandbox, one container
+// with limits, running, stop, remove; alone and eight at a time. It prints how
+// long each call took.
+func BenchmarkPodCycle(b *testing.B) {
+	for _, parallel := range []int{1, 8} {
+		b.Run(fmt.Sprintf("parallel=%d", parallel), func(b *testing.B) {
+			w := newWorld(b)
+			steps := &stepTable{}
+			var n atomic.Int64
+			var before, after syscall.Rusage
+			syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+			b.ResetTimer()
+			begin := time.Now()
+			errs := make(chan error, parallel)
+			for range parallel {
+				go func() {
+					for {
+						i := n.Add(1)
+						if i > int64(b.N) {
+							errs <- nil
+							return
+						}
+						if err := podCycle(w, steps, fmt.Sprintf("p%d", i)); err != nil {
+							errs <- err
+							return
+						}
+					}
+				}()
+			}
+			for range parallel {
+				if err := <-errs; err != nil {
+					b.Fatal(err)
+				}
+			}
+			took := time.Since(begin)
+			b.StopTimer()
+			syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+			cpu := time.Duration(after.Utime.Nano() - before.Utime.Nano() + after.Stime.Nano() - before.Stime.Nano())
+			b.ReportMetric(float64(b.N)/took.Seconds(), "cycles/s")
+			b.ReportMetric(float64(cpu.Microseconds())/1000/float64(b.N), "own-cpu-ms/cycle")
+			steps.print(b)
+		})
+	}
+}
+
+type stepTable struct {
+	mu    sync.Mutex
+	order []string
+	steps map[string][]time.Duration
+}
+
+func podCycle(w *world, t *stepTable, name string) error {
+	ctx := context.Background()
+	sbc := w.sandboxConfig(name)
+	var sb, id string
+	begin := time.Now()
+	for _, s := range []struct {
+		name string
+		do   func() error
+	}{
+		{"RunPodSandbox", func() error {
+			r, err := w.r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sbc})
+			sb = r.GetPodSandboxId()
+			return err
+		}},
+		{"CreateContainer", func() error {
+			r, err := w.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
+				c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 64 << 20}
+				c.Linux.SecurityContext.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+			})})
+			id = r.GetContainerId()
+			return err
+		}},
+		{"StartContainer", func() error {
+			_, err := w.r.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"= running", nil},
+		{"StopContainer", func() error {
+			_, err := w.r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"StopPodSandbox", func() error {
+			_, err := w.r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: sb})
+			return err
+		}},
+		{"RemoveContainer", func() error {
+			_, err := w.r.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"RemovePodSandbox", func() error {
+			_, err := w.r.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+			return err
+		}},
+		{"= cycle", nil},
+	} {
+		at := begin
+		if s.do != nil {
+			at = time.Now()
+			if err := s.do(); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		t.add(s.name, time.Since(at))
+	}
+	// The pod's own cgroup is the agent's to remove.
+	return w.r.groups.remove(w.cfg.CgroupRoot + "/" + name)
+}
+
+func (t *stepTable) add(name string, d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.steps == nil {
+		t.steps = map[string][]time.Duration{}
+	}
+	if _, ok := t.steps[name]; !ok {
+		t.order = append(t.order, name)
+	}
+	t.steps[name] = append(t.steps[name], d)
+}
+
+func (t *stepTable) print(b *testing.B) {
+	for _, name := range t.order {
+		d := t.steps[name]
+		sort.Slice(d, func(i, j int) bool { return d[i] < d[j] })
+		b.Logf("%-18s n=%-4d p50 %8.2f ms   p95 %8.2f ms", name, len(d),
+			float64(d[len(d)/2].Microseconds())/1000, float64(d[len(d)*95/100].Microseconds())/1000)
+	}
+}

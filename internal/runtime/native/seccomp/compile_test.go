@@ -1,0 +1,227 @@
+package seccomp
+
+import (
+	"encoding/binary"
+	"testing"
+
+	csec "github.com/containerd/containerd/v2/contrib/seccomp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// call is what the kernel shows a filter.
+type call struct {
+	arch, number uint32
+	args         [6]uint64
+}
+
+// machine runs a compiled program.
+func machine(t interface{ Fatal(...any) }, p *Program) func(call) uint32 {
+	var raw []bpf.RawInstruction
+	for b := p.BPF; len(b) > 0; b = b[8:] {
+		raw = append(raw, bpf.RawInstruction{Op: binary.LittleEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.LittleEndian.Uint32(b[4:])})
+	}
+	ins, ok := bpf.Disassemble(raw)
+	if !ok {
+		t.Fatal("program holds unknown instructions")
+	}
+	vm, err := bpf.NewVM(ins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c call) uint32 {
+		// The machine reads words in network order; the kernel's struct has the
+		// host's, so each word is written the other way round.
+		d := make([]byte, 64)
+		be := binary.BigEndian
+		be.PutUint32(d[offNumber:], c.number)
+		be.PutUint32(d[offArch:], c.arch)
+		for i, a := range c.args {
+			be.PutUint32(d[offArgs+8*i:], uint32(a))
+			be.PutUint32(d[offArgs+8*i+4:], uint32(a>>32))
+		}
+		n, err := vm.Run(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint32(n)
+	}
+}
+
+// reference reads a profile rule by rule, as it is written.
+func reference(p *specs.LinuxSeccomp, names map[string]uint32, c call) uint32 {
+	rest, _ := action(p.DefaultAction, p.DefaultErrnoRet)
+	var highest uint32
+	conditional, fixed := rest, rest
+	var haveC, haveF, known bool
+	for _, s := range p.Syscalls {
+		act, _ := action(s.Action, s.ErrnoRet)
+		for _, name := range s.Names {
+			n, ok := names[name]
+			if !ok {
+				continue
+			}
+			if n < 0xf0000 {
+				highest = max(highest, n)
+			}
+			known = true
+			if n != c.number || act == rest {
+				continue
+			}
+			if len(s.Args) == 0 {
+				if !haveF {
+					fixed, haveF = act, true
+				}
+				continue
+			}
+			all, any, count := true, false, map[uint]int{}
+			for _, a := range s.Args {
+				v, ok := c.args[a.Index], false
+				switch a.Op {
+				case specs.OpEqualTo:
+					ok = v == a.Value
+				case specs.OpNotEqual:
+					ok = v != a.Value
+				case specs.OpGreaterThan:
+					ok = v > a.Value
+				case specs.OpGreaterEqual:
+					ok = v >= a.Value
+				case specs.OpLessThan:
+					ok = v < a.Value
+				case specs.OpLessEqual:
+					ok = v <= a.Value
+				case specs.OpMaskedEqual:
+					ok = v&a.Value == a.ValueTwo
+				}
+				all, any = all && ok, any || ok
+				count[a.Index]++
+			}
+			twice := len(count) < len(s.Args)
+			if !haveC && (all || twice && any) {
+				conditional, haveC = act, true
+			}
+		}
+	}
+	switch {
+	case haveF:
+		return fixed
+	case haveC:
+		return conditional
+	case known && c.number > highest && p.DefaultAction == specs.ActErrno:
+		return unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	}
+	return rest
+}
+
+func TestProfilesMeanWhatTheySay(t *testing.T) {
+	names := abis["amd64"][0].numbers()
+	pick := []string{"read", "write", "open", "socket", "clone", "clone3", "personality", "io_uring_setup", "not_a_call", "ptrace", "mount"}
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.SampledFrom([]uint64{0, 1, 2, 40, 0xffffffff, 1 << 32, 1<<32 | 1, 0x7e020000, 1 << 63, ^uint64(0)})
+		p := &specs.LinuxSeccomp{DefaultAction: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno, specs.ActAllow}).Draw(t, "default")}
+		for range rapid.IntRange(0, 12).Draw(t, "rules") {
+			s := specs.LinuxSyscall{
+				Names:  rapid.SliceOfN(rapid.SampledFrom(pick), 1, 4).Draw(t, "names"),
+				Action: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno, specs.ActAllow, specs.ActLog, specs.ActTrap}).Draw(t, "action"),
+			}
+			for range rapid.IntRange(0, 3).Draw(t, "args") {
+				s.Args = append(s.Args, specs.LinuxSeccompArg{
+					Index: uint(rapid.IntRange(0, 5).Draw(t, "index")), Value: value.Draw(t, "value"), ValueTwo: value.Draw(t, "value2"),
+					Op: rapid.SampledFrom([]specs.LinuxSeccompOperator{specs.OpEqualTo, specs.OpNotEqual, specs.OpGreaterThan, specs.OpGreaterEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpMaskedEqual}).Draw(t, "op"),
+				})
+			}
+			p.Syscalls = append(p.Syscalls, s)
+		}
+		prog, err := compile(p, "amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := machine(t, prog)
+		for range 20 {
+			c := call{arch: unix.AUDIT_ARCH_X86_64, number: uint32(rapid.IntRange(0, 500).Draw(t, "number"))}
+			if n, ok := names[rapid.SampledFrom(pick).Draw(t, "call")]; ok && rapid.Bool().Draw(t, "named") {
+				c.number = n
+			}
+			for i := range c.args {
+				c.args[i] = value.Draw(t, "arg")
+			}
+			if got, want := run(c), reference(p, names, c); got != want {
+				t.Fatalf("call %+v: %#x, want %#x", c, got, want)
+			}
+		}
+	})
+}
+
+func TestDefaultProfile(t *testing.T) {
+	profile := func(caps ...string) *specs.LinuxSeccomp {
+		return csec.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}}, Linux: &specs.Linux{}})
+	}
+	const (
+		allow  = unix.SECCOMP_RET_ALLOW
+		eperm  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+		enosys = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	)
+	x64 := uint32(unix.AUDIT_ARCH_X86_64)
+	for _, c := range []struct {
+		what string
+		caps []string
+		call call
+		want uint32
+	}{
+		{"read", nil, call{arch: x64, number: unix.SYS_READ}, allow},
+		{"mount without the capability", nil, call{arch: x64, number: unix.SYS_MOUNT}, eperm},
+		{"mount with it", []string{"CAP_SYS_ADMIN"}, call{arch: x64, number: unix.SYS_MOUNT}, allow},
+		{"a thread", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}}, allow},
+		{"a new namespace", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER}}, eperm},
+		{"clone3, so that libc falls back", nil, call{arch: x64, number: unix.SYS_CLONE3}, enosys},
+		{"personality PER_LINUX", nil, call{arch: x64, number: unix.SYS_PERSONALITY}, allow},
+		{"personality other", nil, call{arch: x64, number: unix.SYS_PERSONALITY, args: [6]uint64{5}}, eperm},
+		{"socket AF_INET", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET}}, allow},
+		{"socket AF_VSOCK", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, eperm},
+		{"a call of the future", nil, call{arch: x64, number: 600}, enosys},
+		{"x32", nil, call{arch: x64, number: x32Bit | unix.SYS_READ}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"i386 read", nil, call{arch: unix.AUDIT_ARCH_I386, number: 3}, allow},
+		{"i386 mount", nil, call{arch: unix.AUDIT_ARCH_I386, number: 21}, eperm},
+		{"another architecture", nil, call{arch: unix.AUDIT_ARCH_S390X, number: 3}, unix.SECCOMP_RET_KILL_PROCESS},
+	} {
+		prog, err := compile(profile(c.caps...), "amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := machine(t, prog)(c.call); got != c.want {
+			t.Errorf("%s: %#x, want %#x", c.what, got, c.want)
+		}
+	}
+	prog, err := compile(profile(), "arm64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := machine(t, prog)(call{arch: unix.AUDIT_ARCH_AARCH64, number: 63}); got != allow {
+		t.Errorf("read on arm64: %#x", got)
+	}
+	t.Logf("%d instructions", len(prog.BPF)/8)
+}
+
+func TestWhatIsNotSupportedIsAnError(t *testing.T) {
+	for _, p := range []*specs.LinuxSeccomp{
+		{DefaultAction: "SCMP_ACT_DREAM"},
+		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActNotify}}},
+		{DefaultAction: specs.ActErrno, Flags: []specs.LinuxSeccompFlag{"SECCOMP_FILTER_FLAG_X"}},
+		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Index: 6, Op: specs.OpEqualTo}}}}},
+	} {
+		if _, err := Compile(p); err == nil {
+			t.Errorf("%+v compiled", p)
+		}
+	}
+}
+
+func BenchmarkCompileDefault(b *testing.B) {
+	p := csec.DefaultProfile(&specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}})
+	for b.Loop() {
+		if _, err := Compile(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

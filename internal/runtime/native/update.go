@@ -1,0 +1,65 @@
+package native
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// UpdateContainerResources changes a container's limits, running or not.
+func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	c.start.Lock()
+	defer c.start.Unlock()
+	c.mu.Lock()
+	state := c.state()
+	merged := proto.Clone(c.currentResources()).(*cri.LinuxContainerResources)
+	c.mu.Unlock()
+	if state == cri.ContainerState_CONTAINER_EXITED {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q has exited", c.rec.ID)
+	}
+	proto.Merge(merged, req.GetLinux()) // zero means "leave alone" to both
+	if state == cri.ContainerState_CONTAINER_RUNNING {
+		if err := r.groups.apply(c.rec.Cgroup, req.GetLinux()); err != nil {
+			return nil, coded(codes.Unknown, fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
+		}
+	}
+	c.mu.Lock()
+	c.rec.Resources = encodeProto(merged)
+	rec := c.rec
+	c.mu.Unlock()
+	if err := save(r.containerDir(rec.ID), &rec); err != nil {
+		return nil, coded(codes.Unknown, err)
+	}
+	return &cri.UpdateContainerResourcesResponse{}, nil
+}
+
+// currentResources are the last ones that were asked for; c.mu is held.
+func (c *container) currentResources() *cri.LinuxContainerResources {
+	if len(c.rec.Resources) > 0 {
+		r := &cri.LinuxContainerResources{}
+		if proto.Unmarshal(c.rec.Resources, r) == nil {
+			return r
+		}
+	}
+	if r := c.config.GetLinux().GetResources(); r != nil {
+		return r
+	}
+	return &cri.LinuxContainerResources{}
+}
+
+// UpdatePodSandboxResources is told after the agent resized the pod's cgroup;
+// the sandbox itself holds nothing that has a limit.
+func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+	if _, err := r.sandbox(req.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
+	return &cri.UpdatePodSandboxResourcesResponse{}, nil
+}
