@@ -37,7 +37,7 @@ func rotated(path string) ([]string, error) {
 		names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
 	}
 	slices.Sort(names) // the plain one sorts before its compressed twin
-	return slices.CompactFunc(names, func(a, b string) bool { return a+compressed == b }), nil
+	return slices.CompactFunc(names, func(a, b string) bool { return b+compressed == a || a+compressed == b }), nil
 }
 
 // open opens a log file of either form.

@@ -1,0 +1,406 @@
+package logs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"pgregory.net/rapid"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// line is one line of a log file, n seconds after midnight.
+func line(n int, stream, tag, text string) string {
+	return fmt.Sprintf("2026-11-21T00:%02d:%02d.5Z %s %s %s\n", n/60, n%60, stream, tag, text)
+}
+
+func lines(from, to int) string {
+	var b strings.Builder
+	for n := from; n < to; n++ {
+		b.WriteString(line(n, "stdout", "F", fmt.Sprint(n)))
+	}
+	return b.String()
+}
+
+func numbers(from, to int) string {
+	var b strings.Builder
+	for n := from; n < to; n++ {
+		fmt.Fprintln(&b, n)
+	}
+	return b.String()
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if strings.HasSuffix(path, compressed) {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, text)
+		z.Close()
+		text = b.String()
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What part of a log is shown, and how.
+func TestRead(t *testing.T) {
+	mixed := line(1, "stdout", "F", "a") + line(2, "stderr", "F", "b") + line(3, "stdout", "P", "c1 ") + line(4, "stderr", "F", "d") +
+		line(5, "stdout", "F:x", "c2") + "broken\n" + line(6, "stdout", "F", "")
+	tests := []struct {
+		name     string
+		text     string
+		o        Options
+		out, err string
+	}{
+		{name: "all", text: mixed, out: "a\nc1 c2\n\n", err: "b\nd\n"},
+		{name: "last lines", text: mixed, o: Options{Tail: ptr(int64(4))}, out: "c2\n\n", err: "d\n"},
+		{name: "more than there are", text: mixed, o: Options{Tail: ptr(int64(99))}, out: "a\nc1 c2\n\n", err: "b\nd\n"},
+		{name: "none", text: mixed, o: Options{Tail: ptr(int64(0))}},
+		{name: "since", text: mixed, o: Options{Since: time.Date(2026, 11, 21, 0, 0, 5, 0, time.UTC)}, out: "c2\n\n"},
+		{name: "times", text: line(1, "stdout", "P", "x") + line(2, "stdout", "F", "y") + line(3, "stdout", "F", "z"), o: Options{Timestamps: true},
+			out: "2026-11-21T00:00:01.500000000Z xy\n2026-11-21T00:00:03.500000000Z z\n"},
+		{name: "limit", text: lines(10, 20), o: Options{Limit: ptr(int64(7))}, out: "10\n11\n1"},
+		{name: "no end of line", text: lines(1, 2) + strings.TrimSuffix(lines(2, 3), "\n"), out: "1\n2\n"},
+		{name: "empty", text: ""},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "0.log")
+			write(t, path, tc.text)
+			var out, err bytes.Buffer
+			if err := Read(t.Context(), path, tc.o, nil, &out, &err); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != tc.out || err.String() != tc.err {
+				t.Errorf("got %q and %q, want %q and %q", out.String(), err.String(), tc.out, tc.err)
+			}
+			var one bytes.Buffer
+			if err := Read(t.Context(), path, tc.o, nil, &one, nil); err != nil || one.String() != tc.out && tc.o.Limit == nil {
+				t.Errorf("stdout alone: %q, %v", one.String(), err)
+			}
+		})
+	}
+	if err := Read(t.Context(), filepath.Join(t.TempDir(), "0.log"), Options{}, nil, io.Discard, nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no log: %v", err)
+	}
+}
+
+// What rotation moved away belongs to the log (L3.155).
+func TestReadRotated(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "3.log")
+	write(t, path+".20261121-000010.gz", lines(0, 10))
+	write(t, path+".20261121-000020.gz", lines(10, 20))
+	write(t, path+".20261121-000030", lines(20, 30))
+	write(t, path+".20261121-000030.gz", lines(20, 30)) // a crash came between
+	write(t, path+".20261121-000031.gz.tmp", "half")
+	write(t, path, lines(30, 35))
+	write(t, filepath.Join(dir, "2.log"), "other")
+	for tail, from := range map[int64]int{-1: 0, 0: 35, 3: 32, 5: 30, 6: 29, 15: 20, 16: 19, 26: 9, 35: 0, 99: 0} {
+		o := Options{Tail: &tail}
+		if tail < 0 {
+			o.Tail = nil
+		}
+		var out bytes.Buffer
+		if err := Read(t.Context(), path, o, nil, &out, &out); err != nil {
+			t.Fatal(err)
+		}
+		if want := numbers(from, 35); out.String() != want {
+			t.Errorf("tail %d: %s", tail, cmp.Diff(want, out.String()))
+		}
+	}
+	if n := HighestAttempt(dir); n != 3 {
+		t.Errorf("highest attempt %d", n)
+	}
+	if n := HighestAttempt(filepath.Join(dir, "none")); n != -1 {
+		t.Errorf("highest attempt of nothing %d", n)
+	}
+}
+
+// syncBuffer tells when its content changes.
+type syncBuffer struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	grow chan struct{}
+}
+
+func newSyncBuffer() *syncBuffer { return &syncBuffer{grow: make(chan struct{}, 1)} }
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.grow <- struct{}{}:
+	default:
+	}
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// waitFor waits until the buffer holds the text.
+func (s *syncBuffer) waitFor(t *testing.T, want string) {
+	t.Helper()
+	for s.String() != want {
+		select {
+		case <-s.grow:
+		case <-t.Context().Done():
+			t.Fatalf("got %q, want %q", s.String(), want)
+		}
+	}
+}
+
+// A follower sees every line once: of a file that is not there yet, through
+// rotations (two at once, too), and of what was written just before the end.
+func TestFollow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	out := newSyncBuffer()
+	ended := make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- Read(t.Context(), path, Options{Follow: true}, ended, out, out) }()
+	rotate := func(stamp string) {
+		t.Helper()
+		if err := os.Rename(path, path+".20261121-"+stamp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendTo(t, path, lines(0, 2))
+	out.waitFor(t, numbers(0, 2))
+	appendTo(t, path, lines(2, 3)[:12])
+	appendTo(t, path, lines(2, 3)[12:])
+	out.waitFor(t, numbers(0, 3))
+	appendTo(t, path, lines(3, 4))
+	rotate("000001")
+	appendTo(t, path, lines(4, 5))
+	out.waitFor(t, numbers(0, 5))
+	rotate("000002")
+	appendTo(t, path, lines(5, 6))
+	rotate("000003")
+	appendTo(t, path, lines(6, 7))
+	out.waitFor(t, numbers(0, 7))
+	appendTo(t, path, lines(7, 8))
+	close(ended)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if want := numbers(0, 8); out.String() != want {
+		t.Error(cmp.Diff(want, out.String()))
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(0, 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	out := newSyncBuffer()
+	done := make(chan error, 1)
+	go func() { done <- Read(ctx, path, Options{Follow: true}, nil, out, nil) }()
+	out.waitFor(t, "0\n")
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Finding the end from behind agrees with counting from the front.
+func TestTailOffset(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		parts := rapid.SliceOf(rapid.IntRange(0, 70_000)).Draw(t, "lengths")
+		if len(parts) > 6 {
+			parts = parts[:6]
+		}
+		var b strings.Builder
+		var starts []int64
+		for _, n := range parts {
+			starts = append(starts, int64(b.Len()))
+			b.WriteString(strings.Repeat("x", n) + "\n")
+		}
+		text := b.String()
+		if rapid.Bool().Draw(t, "unfinished") && len(text) > 1 {
+			text = strings.TrimSuffix(text, "\n")
+			if starts[len(starts)-1] == int64(len(text)) {
+				starts = starts[:len(starts)-1] // the last line was empty
+			}
+		}
+		n := int64(rapid.IntRange(0, 8).Draw(t, "n"))
+		got, short, err := tailOffset(strings.NewReader(text), int64(len(text)), n)
+		want, wantShort := int64(0), n-int64(len(starts))
+		if wantShort <= 0 {
+			wantShort = 0
+			want = int64(len(text))
+			if n > 0 {
+				want = starts[int64(len(starts))-n]
+			}
+		}
+		if err != nil || got != want || short != wantShort {
+			t.Fatalf("got %d short %d (%v), want %d short %d", got, short, err, want, wantShort)
+		}
+	})
+}
+
+// The end of a log for a termination message (L3.151).
+func TestTail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(0, 100)+line(100, "stderr", "P", "par")+line(101, "stderr", "F", "tial"))
+	if got, err := Tail(path, 80, 2048); err != nil || got != numbers(22, 100)+"partial\n" {
+		t.Errorf("%q %v", got, err)
+	}
+	if got, err := Tail(path, 80, 10); err != nil || got != "9\npartial\n" {
+		t.Errorf("%q %v", got, err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(line(1, "stdout", "P:t", "text with blanks ")))
+	f.Add([]byte("2026-11-21T00:00:00Z stderr F "))
+	f.Add([]byte("   \n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := parse(text)
+		if err != nil {
+			return
+		}
+		// Nothing is lost: the parts are the line.
+		tag := "F"
+		if e.partial {
+			tag = "P"
+		}
+		head := fmt.Sprintf("%s %s %s", e.time, e.stream, tag)
+		body := strings.TrimSuffix(string(text), "\n")
+		if !strings.HasPrefix(body, head) || !strings.HasSuffix(body, " "+string(e.text)) {
+			t.Errorf("%q parsed as %q %q", text, head, e.text)
+		}
+	})
+}
+
+// fakeRuntime makes the new log file as a runtime does.
+type fakeRuntime struct {
+	path string
+	err  error
+}
+
+func (r *fakeRuntime) ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	return &cri.ReopenContainerLogResponse{}, os.WriteFile(r.path, nil, 0o600)
+}
+
+// At most MaxFiles stay, all but the newest compressed, and nothing is lost of them (L3.155).
+func TestRotate(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "0.log")
+	r := &Rotator{Runtime: &fakeRuntime{path: path}, MaxFiles: 4, Logger: klog.Background()}
+	at := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	for i := range 6 {
+		write(t, path, lines(10*i, 10*i+10))
+		if err := r.rotate(t.Context(), "c", path, at.Add(time.Duration(i)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var names []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{"0.log", "0.log.20261121-090003.gz", "0.log.20261121-090004.gz", "0.log.20261121-090005"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Error(diff)
+	}
+	var out bytes.Buffer
+	if err := Read(t.Context(), path, Options{}, nil, &out, &out); err != nil || out.String() != numbers(30, 60) {
+		t.Errorf("%v: %s", err, cmp.Diff(numbers(30, 60), out.String()))
+	}
+
+	r.Runtime = &fakeRuntime{err: errors.New("no")}
+	write(t, path, lines(0, 1))
+	if err := r.rotate(t.Context(), "c", path, at.Add(time.Hour)); err == nil {
+		t.Error("a failed reopen must be reported")
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != lines(0, 1) {
+		t.Errorf("the log must be back in its place: %q %v", text, err)
+	}
+}
+
+// Growing logs are looked at and rotated; quiet ones are left alone until inotify tells of a write.
+func TestRotator(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(0, 3))
+	r := &Rotator{Runtime: &fakeRuntime{path: path}, MaxSize: 200, Logger: klog.Background()}
+	r.Add("c", path)
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if !r.look(t.Context(), w) {
+		t.Fatal("the first look knows no growth yet")
+	}
+	if r.look(t.Context(), w) {
+		t.Fatal("a quiet log needs no further look")
+	}
+	appendTo(t, path, lines(3, 9))
+	ev := <-w.Events
+	if !r.grew(w, ev.Name) {
+		t.Fatal("the write was not noticed")
+	}
+	if !r.look(t.Context(), w) {
+		t.Fatal("a growing log needs a further look")
+	}
+	if old, err := rotated(path); err != nil || len(old) != 1 {
+		t.Errorf("rotated: %q %v", old, err)
+	}
+	r.Remove("c")
+	if r.look(t.Context(), w) {
+		t.Error("nothing is left to look at")
+	}
+}
+
+// Run plans looks by itself and ends with its context.
+func TestRotatorRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(0, 30))
+	r := &Rotator{Runtime: &fakeRuntime{path: path}, MaxSize: 200, Logger: klog.Background()}
+	r.Add("c", path)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
