@@ -63,7 +63,20 @@ func endpointSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-func secret(s *corev1.Secret) { orDefault(&s.Type, corev1.SecretTypeOpaque) }
+// secret also moves stringData, which is only a way to write, into data.
+func secret(s *corev1.Secret) {
+	orDefault(&s.Type, corev1.SecretTypeOpaque)
+	if len(s.StringData) == 0 {
+		return
+	}
+	if s.Data == nil {
+		s.Data = make(map[string][]byte, len(s.StringData))
+	}
+	for key, value := range s.StringData {
+		s.Data[key] = []byte(value)
+	}
+	s.StringData = nil
+}
 
 func namespace(n *corev1.Namespace) {
 	orDefault(&n.Status.Phase, corev1.NamespaceActive)

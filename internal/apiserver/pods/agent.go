@@ -89,6 +89,7 @@ func (g *agents) transport(nodeName string) *http.Transport {
 	t.Protocols.SetHTTP1(true)
 	if g.config.TLS != nil {
 		t.TLSClientConfig = g.config.TLS.Clone()
+		t.TLSClientConfig.ServerName = nodeName // the name its certificate must have, whatever address it is reached at
 	}
 	g.transports[nodeName] = t
 	return t

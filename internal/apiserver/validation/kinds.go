@@ -1,22 +1,100 @@
 package validation
 
 import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // kinds lists the rules by kind. Nothing writes to it.
 var kinds = map[schema.GroupKind]func() Rules{
-	core("Namespace"): func() Rules {
-		return Rules{Name: apivalidation.ValidateNamespaceName}
+	of(corev1.GroupName, "Namespace"): func() Rules {
+		r := rulesOf(apivalidation.ValidateNamespaceName, namespace, nil)
+		r.StatusUpdate = typedUpdate(namespaceStatusUpdate)
+		return r
 	},
-	core("ServiceAccount"): func() Rules {
-		return Rules{Name: apivalidation.ValidateServiceAccountName}
+	of(corev1.GroupName, "Node"):                  func() Rules { return rulesOf(nil, node, nodeUpdate) },
+	of(corev1.GroupName, "ServiceAccount"):        func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
+	of(corev1.GroupName, "ConfigMap"):             func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
+	of(corev1.GroupName, "Secret"):                func() Rules { return rulesOf(nil, secret, secretUpdate) },
+	of(corev1.GroupName, "Service"):               func() Rules { return rulesOf(apivalidation.NameIsDNS1035Label, service, serviceUpdate) },
+	of(corev1.GroupName, "Endpoints"):             func() Rules { return rulesOf(nil, endpoints, nil) },
+	of(corev1.GroupName, "Event"):                 func() Rules { return Rules{Create: typed(event)} },
+	of(corev1.GroupName, "LimitRange"):            func() Rules { return rulesOf(nil, limitRange, nil) },
+	of(corev1.GroupName, "ResourceQuota"):         func() Rules { return rulesOf(nil, resourceQuota, resourceQuotaUpdate) },
+	of(corev1.GroupName, "PersistentVolume"):      func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
+	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules { return rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate) },
+	of(corev1.GroupName, "PodTemplate"): func() Rules {
+		return rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
+			return podTemplate(&t.Template, field.NewPath("template"))
+		}, nil)
 	},
-	core("ConfigMap"): func() Rules {
-		return Rules{Name: apivalidation.NameIsDNSSubdomain}
+	of(corev1.GroupName, "ReplicationController"): func() Rules {
+		return warned(rulesOf(nil, replicationController, nil), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
 	},
+
+	of(appsv1.GroupName, "Deployment"): func() Rules {
+		return warned(rulesOf(nil, deployment, deploymentUpdate), func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template })
+	},
+	of(appsv1.GroupName, "ReplicaSet"): func() Rules {
+		return warned(rulesOf(nil, replicaSet, replicaSetUpdate), func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template })
+	},
+	of(appsv1.GroupName, "StatefulSet"): func() Rules {
+		return warned(rulesOf(apivalidation.NameIsDNSLabel, statefulSet, statefulSetUpdate), func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template })
+	},
+	of(appsv1.GroupName, "DaemonSet"): func() Rules {
+		return warned(rulesOf(nil, daemonSet, daemonSetUpdate), func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template })
+	},
+	of(batchv1.GroupName, "Job"): func() Rules {
+		return warned(rulesOf(nil, job, jobUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
+	},
+	of(batchv1.GroupName, "CronJob"): func() Rules { return rulesOf(nil, cronJob, nil) },
+
+	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules { return rulesOf(nil, endpointSlice, endpointSliceUpdate) },
+	of(coordinationv1.GroupName, "Lease"):      func() Rules { return rulesOf(nil, lease, leaseUpdate) },
+	of(policyv1.GroupName, "PodDisruptionBudget"): func() Rules {
+		return rulesOf(nil, disruptionBudget, nil)
+	},
+	of(schedulingv1.GroupName, "PriorityClass"): func() Rules { return rulesOf(nil, priorityClass, priorityClassUpdate) },
+	of(nodev1.GroupName, "RuntimeClass"):        func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
+
+	of(rbacv1.GroupName, "Role"):               func() Rules { return rulesOf(rbacName, namespacedRole, nil) },
+	of(rbacv1.GroupName, "ClusterRole"):        func() Rules { return rulesOf(rbacName, clusterRole, nil) },
+	of(rbacv1.GroupName, "RoleBinding"):        func() Rules { return rulesOf(rbacName, roleBinding, roleBindingUpdate) },
+	of(rbacv1.GroupName, "ClusterRoleBinding"): func() Rules { return rulesOf(rbacName, clusterRoleBinding, clusterRoleBindingUpdate) },
 }
 
-func core(kind string) schema.GroupKind { return corev1.SchemeGroupVersion.WithKind(kind).GroupKind() }
+func of(group, kind string) schema.GroupKind { return schema.GroupKind{Group: group, Kind: kind} }
+
+// rulesOf makes rules from checks of one Go type. Without an update check of its own a changed object is checked like a
+// new one.
+func rulesOf[T any](name func(string, bool) []string, create func(*T) field.ErrorList, update func(obj, old *T) field.ErrorList) Rules {
+	if update == nil {
+		update = func(obj, _ *T) field.ErrorList { return create(obj) }
+	}
+	return Rules{Name: name, Create: typed(create), Update: typedUpdate(update)}
+}
+
+// warned adds the hints about a pod template.
+func warned[T any](r Rules, template func(*T) *corev1.PodTemplateSpec) Rules {
+	r.Warnings = func(_ context.Context, obj, _ runtime.Object) []string {
+		t := template(any(obj).(*T))
+		if t == nil {
+			return nil
+		}
+		return templateWarnings(t, field.NewPath("spec", "template"))
+	}
+	return r
+}

@@ -1,0 +1,291 @@
+package validation
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func service(s *corev1.Service) field.ErrorList {
+	sp, at := &s.Spec, field.NewPath("spec")
+	headless := sp.ClusterIP == corev1.ClusterIPNone
+	var errs field.ErrorList
+	if len(sp.Ports) == 0 && !headless && sp.Type != corev1.ServiceTypeExternalName {
+		errs = append(errs, field.Required(at.Child("ports"), ""))
+	}
+	errs = append(errs, oneOf(string(sp.Type), at.Child("type"), string(corev1.ServiceTypeClusterIP), string(corev1.ServiceTypeExternalName), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeNodePort))...)
+	switch sp.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		if headless {
+			errs = append(errs, field.Invalid(at.Child("clusterIPs").Index(0), corev1.ClusterIPNone, fmt.Sprintf("may not be set to 'None' for %s services", sp.Type)))
+		}
+	case corev1.ServiceTypeExternalName:
+		if sp.ClusterIP != "" || len(sp.ClusterIPs) > 0 {
+			errs = append(errs, field.Forbidden(at.Child("clusterIPs"), "may not be set for ExternalName services"))
+		}
+		if name := strings.TrimSuffix(sp.ExternalName, "."); name != "" {
+			errs = append(errs, messages(at.Child("externalName"), sp.ExternalName, validation.IsDNS1123Subdomain(name))...)
+		} else {
+			errs = append(errs, field.Required(at.Child("externalName"), ""))
+		}
+	}
+	errs = append(errs, servicePorts(sp, headless, at.Child("ports"))...)
+	errs = append(errs, metav1validation.ValidateLabels(sp.Selector, at.Child("selector"))...)
+	errs = append(errs, oneOf(string(sp.SessionAffinity), at.Child("sessionAffinity"), string(corev1.ServiceAffinityClientIP), string(corev1.ServiceAffinityNone))...)
+	if c := sp.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		const longest = 24 * 60 * 60
+		if t := *c.ClientIP.TimeoutSeconds; t <= 0 || t > longest {
+			errs = append(errs, field.Invalid(at.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), t, fmt.Sprintf("must be greater than 0 and less than %d", longest)))
+		}
+	}
+	errs = append(errs, clusterIPs(sp, at)...)
+	for i, ip := range sp.ExternalIPs {
+		at := at.Child("externalIPs").Index(i)
+		more := validation.IsValidIPForLegacyField(at, ip, false, nil)
+		if errs = append(errs, more...); len(more) == 0 {
+			errs = append(errs, nonSpecialIP(ip, at)...)
+		}
+	}
+	return append(errs, trafficPolicies(sp, at)...)
+}
+
+// nonSpecialIP refuses addresses that mean this host or a whole link.
+func nonSpecialIP(ip string, at *field.Path) field.ErrorList {
+	if reason := specialIP(ip); reason != "" {
+		return field.ErrorList{field.Invalid(at, ip, reason)}
+	}
+	return nil
+}
+
+func clusterIPs(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if sp.ClusterIP != "" && len(sp.ClusterIPs) > 0 && sp.ClusterIPs[0] != sp.ClusterIP {
+		errs = append(errs, field.Invalid(at.Child("clusterIPs"), sp.ClusterIPs, "first value must match `clusterIP`"))
+	}
+	for i, ip := range sp.ClusterIPs {
+		if i == 0 && ip == corev1.ClusterIPNone {
+			if len(sp.ClusterIPs) > 1 {
+				errs = append(errs, field.Invalid(at.Child("clusterIPs"), sp.ClusterIPs, "'None' must be the first and only value"))
+			}
+			continue
+		}
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(i), ip, false, nil)...)
+	}
+	if len(sp.ClusterIPs) == 0 && sp.ClusterIP != "" && sp.ClusterIP != corev1.ClusterIPNone {
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(0), sp.ClusterIP, false, nil)...)
+	}
+	return errs
+}
+
+func servicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	names, ports, nodePorts := sets.New[string](), sets.New[string](), sets.New[string]()
+	for i := range sp.Ports {
+		p, at := &sp.Ports[i], at.Index(i)
+		switch {
+		case p.Name == "" && len(sp.Ports) > 1:
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		case p.Name != "":
+			errs = append(errs, messages(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
+			if names.Has(p.Name) {
+				errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
+			}
+			names.Insert(p.Name)
+		}
+		errs = append(errs, messages(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
+		errs = append(errs, protocol(p.Protocol, at.Child("protocol"))...)
+		errs = append(errs, portNumberOrName(p.TargetPort, at.Child("targetPort"))...)
+		if headless && p.TargetPort.Type == intstr.Int && p.TargetPort.IntVal != p.Port && len(sp.Selector) == 0 {
+			errs = append(errs, field.Invalid(at.Child("targetPort"), p.TargetPort.IntVal, "must be equal to the value of 'port' when clusterIP = None"))
+		}
+		if p.AppProtocol != nil {
+			errs = append(errs, messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+		}
+		key := fmt.Sprintf("%s/%d", p.Protocol, p.Port)
+		if ports.Has(key) {
+			errs = append(errs, field.Duplicate(at, corev1.ServicePort{Protocol: p.Protocol, Port: p.Port}))
+		}
+		ports.Insert(key)
+		if p.NodePort == 0 {
+			continue
+		}
+		if sp.Type == corev1.ServiceTypeClusterIP || sp.Type == corev1.ServiceTypeExternalName {
+			errs = append(errs, field.Forbidden(at.Child("nodePort"), fmt.Sprintf("may not be used when `type` is '%s'", sp.Type)))
+		}
+		key = fmt.Sprintf("%s/%d", p.Protocol, p.NodePort)
+		if nodePorts.Has(key) {
+			errs = append(errs, field.Duplicate(at.Child("nodePort"), p.NodePort))
+		}
+		nodePorts.Insert(key)
+	}
+	return errs
+}
+
+func trafficPolicies(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	external := sp.Type == corev1.ServiceTypeLoadBalancer || sp.Type == corev1.ServiceTypeNodePort || sp.Type == corev1.ServiceTypeClusterIP && len(sp.ExternalIPs) > 0
+	switch {
+	case sp.ExternalTrafficPolicy != "" && !external:
+		errs = append(errs, field.Invalid(at.Child("externalTrafficPolicy"), sp.ExternalTrafficPolicy, "may only be set for externally-accessible services"))
+	case external:
+		errs = append(errs, oneOf(string(sp.ExternalTrafficPolicy), at.Child("externalTrafficPolicy"), string(corev1.ServiceExternalTrafficPolicyCluster), string(corev1.ServiceExternalTrafficPolicyLocal))...)
+	}
+	if p := sp.InternalTrafficPolicy; p != nil {
+		errs = append(errs, oneOf(string(*p), at.Child("internalTrafficPolicy"), string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
+	}
+	balanced := sp.Type == corev1.ServiceTypeLoadBalancer
+	if sp.HealthCheckNodePort != 0 && !(balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal) {
+		errs = append(errs, field.Invalid(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
+	}
+	if balanced {
+		for i, r := range sp.LoadBalancerSourceRanges {
+			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r), false, nil)...)
+		}
+		return errs
+	}
+	const only = "may only be used when `type` is 'LoadBalancer'"
+	if len(sp.LoadBalancerSourceRanges) > 0 {
+		errs = append(errs, field.Forbidden(at.Child("loadBalancerSourceRanges"), only))
+	}
+	if sp.LoadBalancerClass != nil {
+		errs = append(errs, field.Forbidden(at.Child("loadBalancerClass"), only))
+	}
+	if sp.AllocateLoadBalancerNodePorts != nil {
+		errs = append(errs, field.Forbidden(at.Child("allocateLoadBalancerNodePorts"), only))
+	}
+	return errs
+}
+
+func serviceUpdate(s, old *corev1.Service) field.ErrorList {
+	errs := service(s)
+	// An address is given away only together with the whole kind of service that has one.
+	keeps := s.Spec.Type != corev1.ServiceTypeExternalName && old.Spec.Type != corev1.ServiceTypeExternalName
+	if keeps && old.Spec.ClusterIP != "" && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != old.Spec.ClusterIP {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(0), s.Spec.ClusterIP, "may not change once set"))
+	}
+	return errs
+}
+
+func endpoints(e *corev1.Endpoints) field.ErrorList {
+	var errs field.ErrorList
+	for i := range e.Subsets {
+		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
+		if len(s.Addresses) == 0 && len(s.NotReadyAddresses) == 0 {
+			errs = append(errs, field.Required(at, "must specify `addresses` or `notReadyAddresses`"))
+		}
+		for _, list := range []struct {
+			name      string
+			addresses []corev1.EndpointAddress
+		}{{"addresses", s.Addresses}, {"notReadyAddresses", s.NotReadyAddresses}} {
+			for j := range list.addresses {
+				a, at := &list.addresses[j], at.Child(list.name).Index(j)
+				errs = append(errs, endpointIP(a.IP, at.Child("ip"))...)
+				if a.Hostname != "" {
+					errs = append(errs, messages(at.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
+				}
+				if a.NodeName != nil {
+					errs = append(errs, messages(at.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))...)
+				}
+			}
+		}
+		for j := range s.Ports {
+			p, at := &s.Ports[j], at.Child("ports").Index(j)
+			if p.Name == "" && len(s.Ports) > 1 {
+				errs = append(errs, field.Required(at.Child("name"), ""))
+			} else if p.Name != "" {
+				errs = append(errs, messages(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
+			}
+			errs = append(errs, messages(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
+			errs = append(errs, protocol(p.Protocol, at.Child("protocol"))...)
+		}
+	}
+	return errs
+}
+
+func endpointIP(ip string, at *field.Path) field.ErrorList {
+	if errs := validation.IsValidIPForLegacyField(at, ip, false, nil); len(errs) > 0 {
+		return errs
+	}
+	return nonSpecialIP(ip, at)
+}
+
+func endpointSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
+	const maxEndpoints, maxPorts, maxAddresses = 1000, 20000, 100
+	errs := oneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN), string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
+	at := field.NewPath("endpoints")
+	if n := len(s.Endpoints); n > maxEndpoints {
+		return append(errs, field.TooMany(at, n, maxEndpoints))
+	}
+	for i := range s.Endpoints {
+		e, at := &s.Endpoints[i], at.Index(i)
+		switch n := len(e.Addresses); {
+		case n == 0:
+			errs = append(errs, field.Required(at.Child("addresses"), "must contain at least 1 address"))
+		case n > maxAddresses:
+			errs = append(errs, field.TooMany(at.Child("addresses"), n, maxAddresses))
+		}
+		for j, a := range e.Addresses {
+			at := at.Child("addresses").Index(j)
+			switch s.AddressType {
+			case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+				more := endpointIP(a, at)
+				if six := strings.Contains(a, ":"); len(more) == 0 && six != (s.AddressType == discoveryv1.AddressTypeIPv6) {
+					more = append(more, field.Invalid(at, a, fmt.Sprintf("must be an %s address", s.AddressType)))
+				}
+				errs = append(errs, more...)
+			case discoveryv1.AddressTypeFQDN:
+				errs = append(errs, validation.IsFullyQualifiedDomainName(at, a)...)
+			}
+		}
+		if e.Hostname != nil {
+			errs = append(errs, messages(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
+		}
+	}
+	ports := field.NewPath("ports")
+	if n := len(s.Ports); n > maxPorts {
+		return append(errs, field.TooMany(ports, n, maxPorts))
+	}
+	names := sets.New[string]()
+	for i := range s.Ports {
+		p, at := &s.Ports[i], ports.Index(i)
+		if p.Name != nil {
+			if *p.Name != "" {
+				errs = append(errs, messages(at.Child("name"), *p.Name, validation.IsDNS1123Label(*p.Name))...)
+			}
+			if names.Has(*p.Name) {
+				errs = append(errs, field.Duplicate(at.Child("name"), *p.Name))
+			}
+			names.Insert(*p.Name)
+		}
+		if p.Protocol == nil {
+			errs = append(errs, field.Required(at.Child("protocol"), ""))
+		} else {
+			errs = append(errs, protocol(*p.Protocol, at.Child("protocol"))...)
+		}
+		if p.Port != nil {
+			errs = append(errs, messages(at.Child("port"), *p.Port, validation.IsValidPortNum(int(*p.Port)))...)
+		}
+	}
+	return errs
+}
+
+func endpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorList {
+	errs := endpointSlice(s)
+	return append(errs, apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
+}
+
+func immutableSelector(new, old any, at *field.Path) field.ErrorList {
+	if apiequality.Semantic.DeepEqual(new, old) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, new, apivalidation.FieldImmutableErrorMsg)}
+}
