@@ -55,11 +55,11 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 		return nil, err
 	}
 	defer p.close()
-	at, err := n.reserve(pod, p.path)
+	at, err := n.reserve(pod, p)
 	if err != nil {
 		return nil, errors.Join(err, unpin(p.path))
 	}
-	if err = configure(p.h, p.link, at.IPs, n.gateways()); err == nil {
+	if err = n.configure(p.h, p.eth0, at); err == nil {
 		err = n.rules.publish(at.published())
 	}
 	if err == nil {
@@ -91,13 +91,13 @@ func (n *Network) takePlace(ctx context.Context, userNS string) (*place, error) 
 }
 
 // reserve records address and ports of a pod before it has them.
-func (n *Network) reserve(pod network.Pod, ns string) (*attachment, error) {
+func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.checkPortsFree(pod); err != nil {
 		return nil, err
 	}
-	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: ns, Ports: pod.Ports}
+	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path, Port: p.port, Ports: pod.Ports}
 	for _, a := range []*addresses{n.v4, n.v6} {
 		if a == nil {
 			continue
@@ -119,18 +119,18 @@ func (n *Network) reserve(pod network.Pod, ns string) (*attachment, error) {
 
 // finish repeats the steps that a killed process may not have done.
 func (n *Network) finish(at *attachment) error {
-	err := visit(at.NetNS, func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		link, err := h.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		return configure(h, link.Attrs().Index, at.IPs, n.gateways())
+	var h *netlink.Handle
+	err := visit(at.NetNS, func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
 	})
+	if err == nil {
+		defer h.Close()
+		var eth0 netlink.Link
+		if eth0, err = h.LinkByName("eth0"); err == nil {
+			err = n.configure(h, eth0.Attrs().Index, at)
+		}
+	}
 	if err == nil {
 		err = n.rules.publish(at.published())
 	}
@@ -253,23 +253,27 @@ func (n *Network) gateways() []netip.Addr {
 	return g
 }
 
-// configure gives eth0 its addresses and routes. It may be repeated.
-func configure(h *netlink.Handle, eth0 int, ips, gateways []netip.Addr) error {
-	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}
-	for i, ip := range ips {
-		host := ipNet(netip.PrefixFrom(ip, ip.BitLen()))
-		addr := &netlink.Addr{IPNet: host}
+// configure gives eth0 its addresses and routes, and tells the bridge where they
+// are. It may be repeated.
+func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
+	link, gateways := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}, n.gateways()
+	mac := macOf(at.IPs[0])
+	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
+		return fmt.Errorf("set hardware address: %w", err)
+	}
+	// The pod's last veth may live for some more milliseconds and have taught the
+	// bridge its own port for the same hardware address.
+	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: at.Port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP, Flags: unix.NTF_MASTER, HardwareAddr: mac})
+	if err != nil {
+		return fmt.Errorf("tell the bridge where the pod is: %w", err)
+	}
+	for i, ip := range at.IPs {
+		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(ip, ip.BitLen()))}
 		if ip.Is6() {
 			addr.Flags = unix.IFA_F_NODAD
 		}
 		if err := h.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("add address %s: %w", ip, err)
-		}
-		if i == 0 {
-			// After the address: the kernel announces both together.
-			if err := h.LinkSetHardwareAddr(link, macOf(ip)); err != nil {
-				return fmt.Errorf("set hardware address: %w", err)
-			}
 		}
 		gw := gateways[i]
 		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}

@@ -142,7 +142,7 @@ func TestAttachIsFinishedAfterKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.close()
-	if _, err := n.reserve(pod, p.path); err != nil {
+	if _, err := n.reserve(pod, p); err != nil {
 		t.Fatal(err)
 	}
 	stray, err := n.makePlace(t.Context(), "") // a pool's, recorded nowhere

@@ -21,6 +21,7 @@ type attachment struct {
 	UID     string                `json:"uid"`
 	Pod     string                `json:"pod"` // namespace/name, for messages
 	NetNS   string                `json:"netns"`
+	Port    int                   `json:"port"` // index of the veth on the bridge
 	IPs     []netip.Addr          `json:"ips"`
 	Ports   []network.PortMapping `json:"ports,omitempty"`
 

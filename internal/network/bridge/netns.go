@@ -24,7 +24,8 @@ import (
 // pod needs except for its address.
 type place struct {
 	path string          // where the namespace is pinned
-	link int             // index of eth0 in it
+	eth0 int             // index of the device in it
+	port int             // index of the other end, on the bridge
 	h    *netlink.Handle // speaks to the kernel inside of it
 }
 
@@ -68,6 +69,11 @@ func (n *Network) makePlace(ctx context.Context, userNS string) (_ *place, err e
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
+	p.port = veth.Attrs().Index
+	// With br_netfilter a pod that calls its own host port comes back on its port.
+	if err := netlink.LinkSetHairpin(veth, true); err != nil {
+		return nil, fmt.Errorf("let %s answer itself: %w", attrs.Name, err)
+	}
 	for _, name := range []string{"lo", "eth0"} {
 		l, err := p.h.LinkByName(name)
 		if err != nil {
@@ -77,7 +83,7 @@ func (n *Network) makePlace(ctx context.Context, userNS string) (_ *place, err e
 		if err := p.h.LinkSetUp(l); err != nil {
 			return nil, fmt.Errorf("start %s in a new network namespace: %w", name, err)
 		}
-		p.link = l.Attrs().Index
+		p.eth0 = l.Attrs().Index
 	}
 	return p, nil
 }
@@ -88,9 +94,6 @@ type sysctl struct{ name, value string }
 // podSysctls are set in each namespace before its devices come.
 func (n *Network) podSysctls() []sysctl {
 	s := []sysctl{
-		// An address that moves to a new veth is announced, or the bridge keeps
-		// sending to the old port.
-		{"ipv4/conf/default/arp_notify", "1"},
 		// All traffic goes by the host, which must not be told a shortcut.
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/default/accept_redirects", "0"},

@@ -31,8 +31,8 @@ type layerRecord struct {
 
 const recordFile = "layer.json"
 
-// optionLimit is what fits into the page that mount(2) takes, with room for the upper directory.
-const optionLimit = 3 << 10
+// optionPage is what mount(2) takes, less what the options beside the directories need.
+const optionPage = 4096 - 128
 
 // Prepare implements native.Images: mounts of a writable layer on top of the image.
 func (s *Store) Prepare(ctx context.Context, key, imageID string, ids native.IDMap) ([]mount.Mount, error) {
@@ -71,7 +71,7 @@ func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, i
 	if b == nil {
 		return nil, status.Errorf(codes.Internal, "layer %s stands on %s, which is gone", key, rec.Chain)
 	}
-	lower, err := s.lowerOption(b.lower)
+	lower, err := s.lowerOption(b.lower, optionPage-2*len(dir))
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "prepare layer %s: %v", key, err)
 	}
@@ -168,9 +168,9 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 }
 
 // lowerOption joins the layers; a chain too long for mount(2) goes through short links.
-func (s *Store) lowerOption(dirs []string) (string, error) {
+func (s *Store) lowerOption(dirs []string, limit int) (string, error) {
 	joined := strings.Join(dirs, ":")
-	if len(joined) <= optionLimit {
+	if len(joined) <= limit {
 		return joined, nil
 	}
 	links := filepath.Join(s.cfg.Root, "l")
@@ -186,7 +186,7 @@ func (s *Store) lowerOption(dirs []string) (string, error) {
 		}
 	}
 	joined = strings.Join(short, ":")
-	if len(joined) > optionLimit {
+	if len(joined) > limit {
 		return "", fmt.Errorf("%d layers are too many below %s: choose a data directory with a shorter path", len(dirs), s.cfg.Root)
 	}
 	return joined, nil
