@@ -19,10 +19,12 @@ func (m *machine) absorb() {
 	}
 	for i := range m.in.Probes {
 		r := &m.in.Probes[i]
-		m.land(r.Key)
-		m.absorbProbe(r)
+		if f, ok := m.land(r.Key); !ok || !f.Cancelled {
+			m.absorbProbe(r)
+		}
 	}
 	m.forgetStops()
+	m.cancelProbes()
 	m.s.Stopped = slices.DeleteFunc(m.s.Stopped, func(id string) bool {
 		return !slices.ContainsFunc(m.in.Observed.Sandboxes, func(s Sandbox) bool { return s.ID == id })
 	})

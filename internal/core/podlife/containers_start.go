@@ -24,6 +24,7 @@ func (m *machine) sync() (over string) {
 		return "all containers have ended for good"
 	}
 	m.killUnwanted()
+	m.advancePostStart()
 	initialized, failed := m.initialize()
 	if failed != "" {
 		return "init container " + failed + " failed"
@@ -37,7 +38,6 @@ func (m *machine) sync() (over string) {
 		m.startRegular()
 	}
 	m.advanceStops(false)
-	m.advancePostStart()
 	return ""
 }
 

@@ -118,6 +118,17 @@ func (m *machine) carried(c *slot) bool {
 	return c.running() && !m.in.Node.AgentStarted.IsZero() && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
 }
 
+// cancelProbes ends the probes of containers that have ended.
+func (m *machine) cancelProbes() {
+	for i := range m.s.InFlight {
+		if f := &m.s.InFlight[i]; f.Op == opProbe {
+			if c := m.slot(f.Object); c == nil || !c.running() {
+				m.cancel(f)
+			}
+		}
+	}
+}
+
 // absorbProbe counts one finished run (L5.15, L5.16, L5.30, L5.31).
 func (m *machine) absorbProbe(r *ProbeResult) {
 	c := m.slot(r.Container)

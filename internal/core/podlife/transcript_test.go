@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestTranscripts runs the stories in testdata: each command changes the world,
+// TestTranscripts runs the stories in testdata/transcripts: each command changes the world,
 // Step looks, and what it decided is printed. Rewrite them with -rewrite, and
 // commit only a diff that you understand.
 //
@@ -33,7 +33,7 @@ import (
 //	crash, reboot            the agent starts again with nothing but status and runtime
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
@@ -44,9 +44,16 @@ func TestTranscripts(t *testing.T) {
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// tester is a *testing.T or a *rapid.T.
+type tester interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 // world is a runtime, an API server and a clock, moved by hand.
 type world struct {
-	t       *testing.T
+	t       tester
 	in      Input
 	state   State
 	flying  []Action
@@ -57,7 +64,7 @@ type world struct {
 	present map[string]bool
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t tester) *world {
 	return &world{t: t, present: map[string]bool{}, in: Input{Now: begin, Node: Node{
 		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin.Add(-time.Hour)}}}
 }
@@ -108,7 +115,7 @@ func (w *world) command(d *datadriven.TestData) string {
 	case "exit":
 		code, err := strconv.Atoi(d.CmdArgs[1].Key)
 		if err != nil {
-			d.Fatalf(w.t, "%v", err)
+			w.t.Fatalf("%v", err)
 		}
 		reason := ""
 		if len(d.CmdArgs) > 2 {
@@ -163,7 +170,7 @@ func (w *world) command(d *datadriven.TestData) string {
 	case "status":
 		return w.yaml()
 	default:
-		d.Fatalf(w.t, "unknown command %q", d.Cmd)
+		w.t.Fatalf("unknown command %q", d.Cmd)
 	}
 	w.step("")
 	return w.sb.String()
