@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"carob/internal/base/journal"
+)
+
+// list prints what was said: causes, events, failures, waits.
+func (g *gantt) list(b *strings.Builder, width int) {
+	b.WriteByte('\n')
+	type line struct{ offset, what, text, sgr string }
+	var lines []line
+	offset, middle := 0, 0
+	for _, e := range g.entries {
+		what, text, sgr := describe(e)
+		if what == "" {
+			continue
+		}
+		who := e.Object
+		if e.Kind == journal.ActionBegin || e.Kind == journal.ActionEnd {
+			who, _ = place(e)
+		}
+		l := line{"+" + precise(e.Time.Sub(g.start())), strings.TrimSpace(who + " " + what), text, sgr}
+		offset, middle = max(offset, utf8.RuneCountInString(l.offset)), max(middle, utf8.RuneCountInString(l.what))
+		lines = append(lines, l)
+	}
+	for _, l := range lines {
+		text := fmt.Sprintf("%*s  %-*s  %s", offset, l.offset, middle, l.what, l.text)
+		b.WriteString(g.paint(l.sgr, cut(strings.TrimRight(text, " "), width)) + "\n")
+	}
+}
+
+// describe says what an entry is in a word, and what it has to say; nothing for what the chart shows well enough.
+func describe(e journal.Entry) (what, text, sgr string) {
+	join := func(parts ...string) string {
+		return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
+	}
+	_, name := place(e)
+	switch e.Kind {
+	case journal.ActionBegin:
+		if e.Cause == "" {
+			return "", "", ""
+		}
+		return name, "because " + e.Cause, ""
+	case journal.ActionEnd:
+		switch {
+		case e.Error != "":
+			return name + " failed", e.Error, "31"
+		case name == "probes" && !strings.HasPrefix(e.Detail, "success"):
+			return "probe", e.Detail, "31"
+		case name == "probes":
+			return "probe", e.Detail, "32"
+		}
+		return "", "", ""
+	case journal.Event:
+		return "event", join(e.Key, e.Detail), "36"
+	case journal.Status:
+		return e.Key, join(e.Detail, e.Cause), ""
+	case journal.Wait:
+		return "waits", join("for "+e.Key, e.Cause), "33"
+	case journal.API:
+		return "API", join(e.Key, e.Detail), ""
+	case journal.Schedule:
+		if e.Key == "" {
+			return "no node", e.Detail, "31"
+		}
+		return "scheduled", "to " + e.Key, ""
+	case journal.Life:
+		return "life", e.Key, ""
+	default:
+		return string(e.Kind), join(e.Key, e.Detail), ""
+	}
+}
+
+func (g *gantt) paint(sgr, s string) string {
+	if !g.color || sgr == "" || s == "" {
+		return s
+	}
+	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
+}
+
+func cut(s string, width int) string {
+	s = strings.ReplaceAll(s, "\n", " ")
+	if utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	return string([]rune(s)[:width-1]) + "…"
+}
+
+// short writes a duration with about three digits.
+func short(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", d.Microseconds())
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", float64(d)/float64(time.Millisecond))
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.2fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+	}
+}
+
+// precise writes a duration down to milliseconds.
+func precise(d time.Duration) string {
+	if d < time.Second {
+		return short(d)
+	}
+	d = d.Round(time.Millisecond)
+	h, m, sec := int(d.Hours()), int(d.Minutes())%60, (d % time.Minute).Seconds()
+	switch {
+	case h > 0:
+		return fmt.Sprintf("%dh%02dm%06.3fs", h, m, sec)
+	case m > 0:
+		return fmt.Sprintf("%dm%06.3fs", m, sec)
+	default:
+		return fmt.Sprintf("%.3fs", sec)
+	}
+}

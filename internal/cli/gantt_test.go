@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"carob/internal/base/journal"
+)
+
+// TestGantt draws the pods of testdata/gantt. A line of input is an offset, a kind,
+// a key and then what else the entry has: object=, cause=, error=, detail=, uid=,
+// duration=; the last one goes to the end of the line.
+func TestGantt(t *testing.T) {
+	datadriven.Walk(t, "testdata/gantt", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			width, color := 110, d.HasArg("color")
+			if d.HasArg("width") {
+				d.ScanArgs(t, "width", &width)
+			}
+			var out bytes.Buffer
+			if err := RenderGantt(&out, parseEntries(t, d.Input), width, color); err != nil {
+				t.Fatal(err)
+			}
+			return strings.ReplaceAll(out.String(), "\x1b", "^")
+		})
+	})
+}
+
+func parseEntries(t *testing.T, input string) []journal.Entry {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var entries []journal.Entry
+	for line := range strings.Lines(input) {
+		words := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		after, err := time.ParseDuration(words[0])
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		e := journal.Entry{Time: start.Add(after), Namespace: "default", Pod: "web", UID: "u1", Kind: journal.Kind(words[1]), Key: strings.Trim(words[2], "-")}
+		for len(words) == 4 && words[3] != "" {
+			name, value, _ := strings.Cut(words[3], "=")
+			words[3] = ""
+			switch name {
+			case "object", "uid", "duration":
+				value, words[3], _ = strings.Cut(value, " ")
+			}
+			switch name {
+			case "object":
+				e.Object = value
+			case "uid":
+				e.UID = value
+			case "cause":
+				e.Cause = value
+			case "error":
+				e.Error = value
+			case "detail":
+				e.Detail = value
+			case "duration":
+				if e.Duration, err = time.ParseDuration(value); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+			default:
+				t.Fatalf("%q: unknown field %q", line, name)
+			}
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0", 900 * time.Nanosecond: "0µs", 40 * time.Microsecond: "40µs", 1500 * time.Microsecond: "1.5ms", 12 * time.Millisecond: "12ms",
+		1234 * time.Millisecond: "1.23s", 30 * time.Second: "30.0s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m", 50 * time.Hour: "2d02h",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+}
