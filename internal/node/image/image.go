@@ -100,13 +100,13 @@ func (m *Manager) Image(ctx context.Context, image string) (*cri.Image, error) {
 }
 
 func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) {
-	name, err := Normalize(image)
-	if err != nil {
-		// An image id has no normal form.
-		if !strings.HasPrefix(image, "sha256:") {
+	name := image
+	// An image id stands for itself: as a name it would be a tag of an image called sha256.
+	if !strings.HasPrefix(image, "sha256:") {
+		var err error
+		if name, err = Normalize(image); err != nil {
 			return nil, err
 		}
-		name = image
 	}
 	resp, err := m.cfg.Runtime.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}})
 	if err != nil {
