@@ -253,6 +253,9 @@ func (n *Network) gateways() []netip.Addr {
 	return g
 }
 
+// sticky is NTF_STICKY of linux/neighbour.h: the entry stays where it is told to be.
+const sticky = 0x40
+
 // configure gives eth0 its addresses and routes, and tells the bridge where they
 // are. It may be repeated.
 func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
@@ -261,9 +264,10 @@ func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
 	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
 		return fmt.Errorf("set hardware address: %w", err)
 	}
-	// The pod's last veth may live for some more milliseconds and have taught the
-	// bridge its own port for the same hardware address.
-	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: at.Port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP, Flags: unix.NTF_MASTER, HardwareAddr: mac})
+	// The pod's last namespace may live for some more milliseconds and answer for the
+	// same addresses: the bridge must not learn its port again.
+	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: at.Port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP,
+		Flags: unix.NTF_MASTER | sticky, HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("tell the bridge where the pod is: %w", err)
 	}

@@ -54,6 +54,7 @@ type Network struct {
 	nsDir  string
 	mtu    int
 	bridge atomic.Pointer[bridgeLink]
+	ports  *portWatch
 	pool   *pool
 	rules  *rules
 
@@ -85,18 +86,16 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 			return nil, fmt.Errorf("make directory of the pod network: %w", err)
 		}
 	}
-	if err := n.ensureBridge(); err != nil {
+	if err := n.start(ctx); err != nil {
+		if n.journal != nil {
+			_ = n.journal.close()
+		}
 		return nil, explain(err)
 	}
-	if err := n.load(); err != nil {
-		return nil, err
-	}
-	n.rules = &rules{table: cfg.Table, bridge: cfg.Bridge, pods: cfg.Pods, pods6: cfg.Pods6}
-	if err := n.rules.install(n.published()); err != nil {
+	var err error
+	if n.ports, err = watchPorts(); err != nil {
+		_ = n.journal.close()
 		return nil, explain(err)
-	}
-	if err := n.dropUnknownNamespaces(ctx); err != nil {
-		return nil, err
 	}
 	if cfg.Pool >= 0 {
 		size := cfg.Pool
@@ -108,12 +107,27 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	return n, nil
 }
 
+func (n *Network) start(ctx context.Context) error {
+	if err := n.ensureBridge(); err != nil {
+		return err
+	}
+	if err := n.load(); err != nil {
+		return err
+	}
+	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, pods: n.cfg.Pods, pods6: n.cfg.Pods6}
+	if err := n.rules.install(n.published()); err != nil {
+		return err
+	}
+	return n.dropUnknownNamespaces(ctx)
+}
+
 // Close stops the background work and removes spare namespaces. Attached pods
 // keep their network.
 func (n *Network) Close() error {
 	if n.pool != nil {
 		n.pool.close()
 	}
+	n.ports.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.journal.close()

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -74,19 +75,33 @@ func (n *Network) makePlace(ctx context.Context, userNS string) (_ *place, err e
 	if err := netlink.LinkSetHairpin(veth, true); err != nil {
 		return nil, fmt.Errorf("let %s answer itself: %w", attrs.Name, err)
 	}
+	forwarding := n.ports.expect(p.port)
+	defer n.ports.forget(p.port)
 	for _, name := range []string{"lo", "eth0"} {
 		l, err := p.h.LinkByName(name)
 		if err != nil {
 			return nil, fmt.Errorf("find %s in a new network namespace: %w", name, err)
 		}
-		// Up before the address is known: the bridge port needs a moment to forward.
 		if err := p.h.LinkSetUp(l); err != nil {
 			return nil, fmt.Errorf("start %s in a new network namespace: %w", name, err)
 		}
 		p.eth0 = l.Attrs().Index
 	}
+	// Until the bridge forwards on the port it drops packets: the first connection
+	// to the pod would wait a second for its retransmission.
+	late := time.NewTimer(forwardingTimeout)
+	defer late.Stop()
+	select {
+	case <-forwarding:
+	case <-late.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	return p, nil
 }
+
+// forwardingTimeout is when a place is used although the kernel never reported its port.
+const forwardingTimeout = 100 * time.Millisecond
 
 // sysctl is a file below /proc/sys/net and its value.
 type sysctl struct{ name, value string }

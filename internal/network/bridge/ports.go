@@ -1,0 +1,122 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// portWatch tells when bridge ports begin to forward, from the kernel's own
+// notifications. One goroutine reads them until close.
+type portWatch struct {
+	socket *os.File // of the runtime's poller: no thread waits in it
+	done   chan struct{}
+
+	mu      sync.Mutex
+	waiting map[int]chan struct{} // port → closed when it forwards
+}
+
+// stateForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
+const stateForwarding = 3
+
+func watchPorts() (*portWatch, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("watch network devices: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("watch network devices: %w", err)
+	}
+	w := &portWatch{socket: os.NewFile(uintptr(fd), "netlink"), waiting: map[int]chan struct{}{}, done: make(chan struct{})}
+	go w.run()
+	return w, nil
+}
+
+// expect answers a channel that is closed when the port forwards. It must be
+// called before the port can; forget ends it.
+func (w *portWatch) expect(port int) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := make(chan struct{})
+	w.waiting[port] = c
+	return c
+}
+
+func (w *portWatch) forget(port int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting, port)
+}
+
+func (w *portWatch) close() {
+	_ = w.socket.Close()
+	<-w.done
+}
+
+func (w *portWatch) run() {
+	defer close(w.done)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := w.socket.Read(buf)
+		switch {
+		case err == nil:
+			w.read(buf[:n])
+		case errors.Is(err, unix.ENOBUFS):
+			// Some were lost; whoever waits for them goes on after its timeout.
+		default:
+			return
+		}
+	}
+}
+
+// read looks through one datagram of messages.
+func (w *portWatch) read(b []byte) {
+	msgs, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return
+	}
+	for _, m := range msgs {
+		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_BRIDGE {
+			continue
+		}
+		port := int(int32(binary.NativeEndian.Uint32(m.Data[4:8])))
+		attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
+		if err != nil {
+			continue
+		}
+		for _, a := range attrs {
+			if a.Attr.Type&^unix.NLA_F_NESTED == unix.IFLA_PROTINFO && portState(a.Value) == stateForwarding {
+				w.forwards(port)
+			}
+		}
+	}
+}
+
+func portState(info []byte) int {
+	attrs, err := nl.ParseRouteAttr(info)
+	if err != nil {
+		return -1
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == nl.IFLA_BRPORT_STATE && len(a.Value) > 0 {
+			return int(a.Value[0])
+		}
+	}
+	return -1
+}
+
+func (w *portWatch) forwards(port int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.waiting[port]; c != nil {
+		close(c)
+		delete(w.waiting, port)
+	}
+}
