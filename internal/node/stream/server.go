@@ -10,9 +10,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,11 +92,19 @@ func New(cfg Config) (*Server, error) {
 		TLSConfig:         cfg.TLS.Clone(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		ErrorLog:          klog.NewStandardLogger("INFO"),
+		ErrorLog:          log.New(chatter{cfg.Logger}, "", 0),
 	}
 	// Not required in the handshake, so that a client without a certificate gets an answer that says so.
 	s.http.TLSConfig.ClientAuth = tls.VerifyClientCertIfGiven
 	return s, nil
+}
+
+// chatter takes what http.Server has to say about clients that went wrong.
+type chatter struct{ klog.Logger }
+
+func (c chatter) Write(text []byte) (int, error) {
+	c.V(2).Info("HTTP server", "message", strings.TrimSpace(string(text)))
+	return len(text), nil
 }
 
 // Run serves until ctx ends; open streams end with it.
