@@ -63,8 +63,9 @@ type Reporter struct {
 	stored, ready         chan struct{}
 	storedOnce, readyOnce sync.Once
 
-	lease    *coordinationv1.Lease // as stored; nil: unknown
-	reported time.Time             // last status written
+	untaintRefused bool
+	lease          *coordinationv1.Lease // as stored; nil: unknown
+	reported       time.Time             // last status written
 }
 
 // New returns a Reporter; nothing is written before Run.
@@ -315,10 +316,11 @@ func (r *Reporter) tell(old, stored *corev1.Node) {
 }
 
 // untaint takes off the taint that a node has from its registration until it is
-// ready (L7.162), without waiting for a controller to notice.
+// ready (L7.162), without waiting for a controller to notice. Where the API server
+// leaves taints to the controller, as upstream does, that is tried only once.
 func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	node := r.node.Load()
-	if !ready || node == nil {
+	if !ready || node == nil || r.untaintRefused {
 		return nil
 	}
 	var keep []corev1.Taint
@@ -333,7 +335,11 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	node = node.DeepCopy()
 	node.Spec.Taints = keep
 	stored, err := r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
-	if apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsForbidden(err):
+		r.untaintRefused = true
+		return nil
+	case apierrors.IsConflict(err):
 		stored, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
 		if err == nil {
 			r.Poke()

@@ -1,0 +1,238 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// server is an API server that holds one pod.
+type server struct {
+	corev1client.PodInterface
+
+	mu     sync.Mutex
+	pod    *corev1.Pod
+	writes int
+	slow   time.Duration
+	fail   error
+}
+
+func (s *server) Pods(string) corev1client.PodInterface { return s }
+
+func (s *server) Get(context.Context, string, metav1.GetOptions) (*corev1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pod == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), "a")
+	}
+	return s.pod.DeepCopy(), nil
+}
+
+func (s *server) UpdateStatus(_ context.Context, pod *corev1.Pod, _ metav1.UpdateOptions) (*corev1.Pod, error) {
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.fail != nil:
+		return nil, s.fail
+	case s.pod == nil:
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), "a")
+	case s.pod.ResourceVersion != pod.ResourceVersion || s.pod.UID != pod.UID:
+		return nil, apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("old version"))
+	}
+	s.writes++
+	s.set(func(p *corev1.Pod) { p.Status = *pod.Status.DeepCopy() })
+	return s.pod.DeepCopy(), nil
+}
+
+// set changes the stored pod, with s.mu held or before anything runs.
+func (s *server) set(edit func(*corev1.Pod)) {
+	next := s.pod.DeepCopy()
+	edit(next)
+	v, _ := strconv.Atoi(next.ResourceVersion)
+	next.ResourceVersion = strconv.Itoa(v + 1)
+	s.pod = next
+}
+
+func (s *server) edit(edit func(*corev1.Pod)) *corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(edit)
+	return s.pod.DeepCopy()
+}
+
+func (s *server) now() *corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pod.DeepCopy()
+}
+
+func start(t *testing.T) (*server, *Writer, *corev1.Pod) {
+	s := &server{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u", ResourceVersion: "1"}}}
+	w := New(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { w.Run(ctx) })
+	t.Cleanup(func() { cancel(); run.Wait() })
+	pod := s.now()
+	w.Seen(pod)
+	return s, w, pod
+}
+
+func running(message string) *corev1.PodStatus {
+	return &corev1.PodStatus{Phase: corev1.PodRunning, Message: message}
+}
+
+// A burst becomes few writes, and the newest status wins (L8.30).
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		s.slow = 10 * time.Millisecond
+		for i := range 100 {
+			w.Set(pod, running(fmt.Sprint(i)))
+		}
+		if err := w.Flush(t.Context(), "u"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.now().Status.Message; got != "99" {
+			t.Errorf("stored %q", got)
+		}
+		if s.writes > 2 {
+			t.Errorf("%d writes", s.writes)
+		}
+		w.Set(pod, running("99"))
+		w.Seen(s.now())
+		time.Sleep(time.Hour)
+		if s.writes > 2 {
+			t.Errorf("a status that is stored was written again: %d writes", s.writes)
+		}
+	})
+}
+
+// What others write stays, also when it came between look and write (L8.31, L8.32).
+func TestConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		gate := corev1.PodCondition{Type: "example.com/gate", Status: corev1.ConditionTrue}
+		s.edit(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{gate, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+			p.Status.NominatedNodeName = "n2"
+		})
+		want := running("x")
+		want.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+		w.Set(pod, want)
+		if err := w.Flush(t.Context(), "u"); err != nil {
+			t.Fatal(err)
+		}
+		got := s.now().Status
+		if diff := cmp.Diff([]corev1.PodCondition{gate, want.Conditions[0], want.Conditions[1]}, got.Conditions); diff != "" {
+			t.Error(diff)
+		}
+		if got.NominatedNodeName != "n2" || got.Phase != corev1.PodRunning {
+			t.Errorf("status %+v", got)
+		}
+	})
+}
+
+// A status that somebody else overwrote is put right (L8.30).
+func TestDrift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		w.Set(pod, running("mine"))
+		_ = w.Flush(t.Context(), "u")
+		w.Seen(s.edit(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }))
+		_ = w.Flush(t.Context(), "u")
+		if got := s.now().Status.Phase; got != corev1.PodRunning {
+			t.Errorf("phase %s", got)
+		}
+	})
+}
+
+// An outage is survived with ever longer waits, and nothing blocks meanwhile.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		s.mu.Lock()
+		s.fail = errors.New("connection refused")
+		s.mu.Unlock()
+		w.Set(pod, running("first"))
+		time.Sleep(time.Minute)
+		w.Set(pod, running("second"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Flush(ctx, "u"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Flush during the outage: %v", err)
+		}
+		s.mu.Lock()
+		s.fail = nil
+		s.mu.Unlock()
+		began := time.Now()
+		if err := w.Flush(t.Context(), "u"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > retryMax {
+			t.Errorf("written %v after the end of the outage", took)
+		}
+		if got := s.now().Status.Message; got != "second" {
+			t.Errorf("stored %q", got)
+		}
+	})
+}
+
+// A pod that is gone, or whose name another pod has now, is never written (L8.31).
+func TestGone(t *testing.T) {
+	for name, vanish := range map[string]func(*server){
+		"deleted":   func(s *server) { s.pod = nil },
+		"recreated": func(s *server) { s.set(func(p *corev1.Pod) { p.UID = "another" }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, w, pod := start(t)
+				s.mu.Lock()
+				vanish(s)
+				s.mu.Unlock()
+				w.Set(pod, running("x"))
+				if err := w.Flush(t.Context(), "u"); !errors.Is(err, ErrGone) {
+					t.Errorf("Flush: %v", err)
+				}
+				w.Set(pod, running("y"))
+				time.Sleep(time.Hour)
+				if s.writes != 0 {
+					t.Errorf("%d writes", s.writes)
+				}
+			})
+		})
+	}
+}
+
+// The agent's own DisruptionTarget replaces another's; else the other's stays (L4.8, L4.59).
+func TestDisruptionTarget(t *testing.T) {
+	other := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}
+	mine := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}
+	for _, tt := range []struct {
+		name             string
+		base, want, both []corev1.PodCondition
+	}{
+		{"other's, unknown to us", []corev1.PodCondition{other}, []corev1.PodCondition{ready}, []corev1.PodCondition{other, ready}},
+		{"other's, copied by us", []corev1.PodCondition{other}, []corev1.PodCondition{other, ready}, []corev1.PodCondition{other, ready}},
+		{"ours", nil, []corev1.PodCondition{mine, ready}, []corev1.PodCondition{mine, ready}},
+		{"ours after other's", []corev1.PodCondition{other}, []corev1.PodCondition{mine, ready}, []corev1.PodCondition{mine, ready}},
+	} {
+		got := merge(&corev1.PodStatus{Conditions: tt.base}, &corev1.PodStatus{Conditions: tt.want})
+		if diff := cmp.Diff(tt.both, got.Conditions); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+}
