@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ const (
 	quiescent       = "quiescent: Step again at once decides nothing"
 	oneKey          = "one-key: no action is begun while its key is in flight"
 	noStartWhenOver = "no-start-when-over: nothing is started for a pod that ends"
+	abortedAtOnce   = "aborted-at-once: what would start something is aborted when the pod ends"
 	readyRuns       = "ready-runs: what is ready runs"
 	terminalIsStill = "terminal-is-still: no terminal phase while a container runs"
 	backoffKept     = "back-off-kept: no restart before its back-off"
@@ -63,11 +65,17 @@ type truth struct {
 	exits    int
 	delay    time.Duration
 	decided  time.Time
-	vague    bool // the model of back-off does not know exactly
-	stopping bool
-	runs     int // of the liveness probe
-	fails    int // in a row
+	vague    bool      // the model of back-off does not know exactly
+	stopping time.Time // since when; zero: not
+	runs     int       // of the liveness probe
+	fails    int       // in a row
 	ready    bool
+}
+
+func (t *truth) stops(at time.Time) {
+	if t.stopping.IsZero() {
+		t.stopping = at
+	}
 }
 
 func (o *object) container(name string) *truth {
@@ -104,6 +112,16 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 		w.broken(lifeForward, "%s: %s after %s", name, out.Life, own.stage)
 	}
 	w.checkStatus(own, in, out)
+	if out.Life != podlife.Syncing {
+		for _, f := range own.flights {
+			switch f.action.(type) {
+			case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer:
+				if !f.done && !slices.Contains(out.Cancel, f.key) {
+					w.broken(abortedAtOnce, "%s: %s", name, f.key)
+				}
+			}
+		}
+	}
 	flying := len(own.flights) + len(out.Begin)
 	for _, x := range out.Waits {
 		if flying == 0 && out.Wake.IsZero() && x.For != "network" {
@@ -242,7 +260,7 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 		}
 	case podlife.RunHook:
 		if a.Kind == podlife.PreStop {
-			own.object.container(a.Container).stopping = true
+			own.object.container(a.Container).stops(w.loop.now)
 		}
 	case podlife.StopContainer:
 		w.checkStop(own, a, life)
@@ -251,7 +269,7 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 
 func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life) {
 	t := own.object.container(a.Container)
-	t.stopping = true
+	t.stops(w.loop.now)
 	c, index, init := containerOf(own.pod, a.Container)
 	if c == nil || t.running != a.ContainerID {
 		return
@@ -269,7 +287,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 			w.broken(preStopFirst, "%s: %s", own.pod.Name, a.ContainerID)
 		}
 	}
-	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over || wantsTime(own.pod) {
+	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over || t.stopping.Before(own.ending) {
 		return
 	}
 	served := func(list []corev1.Container) {
@@ -335,13 +353,13 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	if t.sandbox != a.SandboxID {
 		t.done = false
 	}
-	t.running, t.sandbox, t.started, t.attempt, t.stopping = id, a.SandboxID, true, a.Attempt, false
+	t.running, t.sandbox, t.started, t.attempt, t.stopping = id, a.SandboxID, true, a.Attempt, time.Time{}
 	t.sick, t.runs, t.fails = w.chance(0.15), 0, 0
 	c, _, _ := containerOf(own.pod, a.Container)
 	if p := c.LivenessProbe; p != nil && w.clean && c.StartupProbe == nil && c.Lifecycle == nil && !o.updated {
 		period, delay := time.Duration(p.PeriodSeconds)*time.Second, time.Duration(p.InitialDelaySeconds)*time.Second
 		w.after(delay+time.Minute, func() {
-			if t.running == id && !t.stopping && o.asked.IsZero() && t.runs < int(time.Minute/period)-2 {
+			if t.running == id && t.stopping.IsZero() && o.asked.IsZero() && t.runs < int(time.Minute/period)-2 {
 				w.broken(probedInTime, "%s: %s was probed %d times in a minute", o.pod.Name, id, t.runs)
 			}
 		})
@@ -411,7 +429,7 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 		return
 	}
 	w.after(5*time.Second, func() {
-		if t.running == a.ContainerID && !t.stopping && o.asked.IsZero() {
+		if t.running == a.ContainerID && t.stopping.IsZero() && o.asked.IsZero() {
 			w.broken(livenessKills, "%s: %s failed %d times and goes on", o.pod.Name, a.ContainerID, t.fails)
 		}
 	})
