@@ -179,6 +179,7 @@ func openStreams(call execCall) (s *streams, err error) {
 		if err != nil {
 			return s, fmt.Errorf("making the process's streams: %w", err)
 		}
+		s.theirs[i].Fd() // programs expect streams that block
 	}
 	return s, nil
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -82,22 +81,15 @@ func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachme
 		return network.Attachment{}, err
 	}
 	f.Close()
-	errc := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with us
-		if p.UserNS != "" {
-			// setns into a user namespace is not for threads: leave ownership with the host.
+	onOwnThread(func() {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return
 		}
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-		}
-		if err == nil {
+		if err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err == nil {
 			err = loopbackUp()
 		}
-		errc <- err
-	}()
-	if err := <-errc; err != nil {
+	})
+	if err != nil {
 		return network.Attachment{}, err
 	}
 	b.mu.Lock()
@@ -178,7 +170,7 @@ func newWorld(tb testing.TB) *world {
 			tb.Fatal(err)
 		}
 	}
-	for _, a := range strings.Fields("sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk") {
+	for _, a := range strings.Fields("sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk sort") {
 		os.Symlink("busybox", filepath.Join(root, "bin", a))
 	}
 	ns := filepath.Join(dir, "netns")

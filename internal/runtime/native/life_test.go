@@ -1,18 +1,32 @@
 package native
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
 )
+
+var bg = context.Background()
 
 func TestContainerLife(t *testing.T) {
 	w := newWorld(t)
-	ctx := context.Background()
 	sb, sbc := w.sandbox("life")
-	id := w.run(sb, sbc, "main", shell("echo out; echo err >&2; trap 'echo bye; exit 7' TERM; while :; do sleep 0.05; done"))
+	id := w.run(sb, sbc, "main", shell("trap 'echo bye; exit 7' TERM; echo out; echo err >&2; echo ready > /tmp/ready; while :; do sleep 0.05; done"))
+	w.until(id, "/tmp/ready")
 	x, err := w.exec(id, "sh", "-c", "echo hello; hostname; id -u; echo oops >&2; exit 3")
 	if err != nil {
 		t.Fatal(err)
@@ -20,23 +34,688 @@ func TestContainerLife(t *testing.T) {
 	if string(x.Stdout) != "hello\nlife\n0\n" || string(x.Stderr) != "oops\n" || x.ExitCode != 3 {
 		t.Errorf("exec answered %q, %q, %d", x.Stdout, x.Stderr, x.ExitCode)
 	}
-	if _, err := w.r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 20}); err != nil {
-		t.Fatal(err)
-	}
+	w.stop(id, 20)
 	st := w.wait(id)
-	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt == 0 || st.FinishedAt < st.StartedAt {
+	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt < st.CreatedAt || st.FinishedAt < st.StartedAt ||
+		st.ImageRef != "busybox@sha256:feed" || st.ImageId != "sha256:busybox" || st.User.GetLinux().GetUid() != 0 {
 		t.Errorf("status %+v", st)
 	}
-	if got, want := w.log(sbc, "main"), "stdout F out\nstderr F err\nstdout F bye\n"; got != want && !strings.Contains(got, "bye") {
-		t.Errorf("log %q, want %q", got, want)
+	got := w.log(sbc, "main")
+	for _, line := range []string{"stdout F out\n", "stderr F err\n", "stdout F bye\n"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("log %q lacks %q", got, line)
+		}
 	}
-	if _, err := w.r.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+	for range 2 { // removal is idempotent
+		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := w.r.PodSandboxStatus(bg, &cri.PodSandboxStatusRequest{PodSandboxId: sb})
+	if err != nil || s.Status.State != cri.PodSandboxState_SANDBOX_NOTREADY || s.Status.Network.Ip != "" {
+		t.Errorf("stopped sandbox: %v, %v", s, err)
+	}
+	for range 2 {
+		if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: id}); status.Code(err) != codes.NotFound {
+		t.Errorf("removed container: %v", err)
+	}
+	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
+		if names, _ := dirNames(dir); len(names) > 0 {
+			t.Errorf("%s still holds %v", dir, names)
+		}
+	}
+	if group := w.r.groups.of("memory", w.cfg.CgroupRoot+"/life/"+id); exists(group) {
+		t.Errorf("%s is still there", group)
+	}
+}
+
+// until waits for a file inside a container.
+func (w *world) until(id, path string) {
+	w.tb.Helper()
+	for range 200 {
+		if x, err := w.exec(id, "test", "-e", path); err == nil && x.ExitCode == 0 {
+			return
+		}
+	}
+	w.tb.Fatalf("%s did not come", path)
+}
+
+func (w *world) stop(id string, seconds int64) {
+	w.tb.Helper()
+	if _, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: seconds}); err != nil {
+		w.tb.Fatal(err)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("exit")
+	for name, c := range map[string]struct {
+		script string
+		code   int32
+		reason string
+	}{
+		"zero":    {"exit 0", 0, "Completed"},
+		"three":   {"exit 3", 3, "Error"},
+		"segv":    {"exec sh -c 'kill -SEGV $$; sleep 5'", 0, ""}, // PID 1 ignores what it has no handler for
+		"missing": {"nosuch", 127, "Error"},
+		"oom":     {"head -c 64m /dev/zero | tail -c 64m | wc -c; x=$(head -c 64m /dev/zero | tr '\\0' x); echo $x | wc -c", 0, "OOMKilled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.reason == "" {
+				t.Skip("needs a signal from outside")
+			}
+			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
+			id := w.run(sb, sbc, name, shell(c.script), func(cc *cri.ContainerConfig) {
+				cc.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
+			})
+			st := w.wait(id)
+			if st.Reason != c.reason || c.reason != "OOMKilled" && st.ExitCode != c.code {
+				t.Errorf("code %d, reason %q; log %s", st.ExitCode, st.Reason, w.log(sbc, name))
+			}
+		})
+	}
+}
+
+func TestStop(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("stop")
+	stubborn := shell("trap '' TERM; touch /tmp/ready; while :; do sleep 1000; done")
+	t.Run("kill after the grace", func(t *testing.T) {
+		id := w.run(sb, sbc, "grace", stubborn)
+		w.until(id, "/tmp/ready")
+		w.stop(id, 1)
+		if st := w.wait(id); st.ExitCode != 137 || st.Reason != "Error" {
+			t.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
+		}
+	})
+	t.Run("a cancelled stop kills nobody, a shorter one takes effect", func(t *testing.T) {
+		id := w.run(sb, sbc, "short", stubborn)
+		w.until(id, "/tmp/ready")
+		ctx, cancel := context.WithCancel(bg)
+		long := make(chan error)
+		go func() {
+			_, err := w.r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 3600})
+			long <- err
+		}()
+		cancel()
+		if err := <-long; status.Code(err) != codes.Canceled {
+			t.Errorf("cancelled stop: %v", err)
+		}
+		if c, _ := w.r.container(id); !c.running() {
+			t.Error("a cancelled stop killed the container")
+		}
+		go func() {
+			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 3600})
+			long <- err
+		}()
+		w.stop(id, 1)
+		if err := <-long; err != nil {
+			t.Errorf("the longer stop: %v", err)
+		}
+	})
+	t.Run("the image's signal", func(t *testing.T) {
+		w.cfg.Images.(*dirImages).image.StopSignal = "SIGRTMIN+3"
+		id := w.run(sb, sbc, "signal", shell("trap 'exit 42' 37; touch /tmp/ready; while :; do sleep 0.05; done"))
+		w.until(id, "/tmp/ready")
+		w.stop(id, 20)
+		if st := w.wait(id); st.ExitCode != 42 {
+			t.Errorf("code %d", st.ExitCode)
+		}
+	})
+	t.Run("an unknown container", func(t *testing.T) { w.stop("nosuch", 1) })
+}
+
+// TestRestart is L12 in small: containers survive the death of carob, and what
+// ended meanwhile has its code.
+func TestRestart(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("restart")
+	lives := w.run(sb, sbc, "lives", shell("trap 'echo bye; exit 5' TERM; touch /tmp/ready; while :; do sleep 0.05; done"))
+	w.until(lives, "/tmp/ready")
+	gate := filepath.Join(w.dir, "gate")
+	if err := os.Mkdir(gate, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: sb}); err != nil {
+	ends := w.run(sb, sbc, "ends", shell("while ! test -e /gate/open; do sleep 0.02; done; exit 9"), func(c *cri.ContainerConfig) {
+		c.Mounts = []*cri.Mount{{ContainerPath: "/gate", HostPath: gate}}
+	})
+	created := w.create(sb, sbc, "created", shell("echo later"))
+	gone, gsc := w.sandbox("gone")
+	lost := w.run(gone, gsc, "lost", shell("sleep 1000"))
+	goneSandbox, _ := w.r.sandbox(gone)
+	goneMonitor := goneSandbox.rec.Monitor
+	if err := w.r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.r.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
+	// Nobody listens now but the monitor.
+	if err := os.WriteFile(filepath.Join(gate, "open"), nil, 0o644); err != nil {
 		t.Fatal(err)
+	}
+	for range 4000 {
+		if _, ok, _ := loadExit(w.r.containerDir(ends)); ok {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	unix.Kill(goneMonitor, unix.SIGKILL)
+	// Half-made things of a carob that was killed.
+	os.Mkdir(w.r.sandboxDir("half"), 0o700)
+	os.Mkdir(w.r.containerDir("half"), 0o700)
+	w.open()
+
+	if st := w.wait(ends); st.ExitCode != 9 || st.Reason != "Error" {
+		t.Errorf("ended meanwhile: code %d, reason %q", st.ExitCode, st.Reason)
+	}
+	if st := w.wait(lost); st.ExitCode != 255 || st.Reason != "Unknown" {
+		t.Errorf("lost its monitor: code %d, reason %q", st.ExitCode, st.Reason)
+	}
+	if st, _ := w.r.PodSandboxStatus(bg, &cri.PodSandboxStatusRequest{PodSandboxId: gone}); st.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("sandbox without a monitor: %v", st)
+	}
+	if x, err := w.exec(lives, "echo", "still"); err != nil || string(x.Stdout) != "still\n" {
+		t.Errorf("exec after the restart: %v, %v", x, err)
+	}
+	w.stop(lives, 20)
+	if st := w.wait(lives); st.ExitCode != 5 {
+		t.Errorf("stopped after the restart: code %d", st.ExitCode)
+	}
+	w.start(created)
+	if st := w.wait(created); st.ExitCode != 0 {
+		t.Errorf("created before, started after: code %d, %s", st.ExitCode, st.Message)
+	}
+	if exists(w.r.sandboxDir("half")) || exists(w.r.containerDir("half")) {
+		t.Error("half-made things were kept")
+	}
+	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc}); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("the same sandbox again: %v", err)
+	}
+}
+
+func TestMonitorDeath(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("death")
+	id := w.run(sb, sbc, "c", shell("sleep 1000"))
+	s, _ := w.r.sandbox(sb)
+	if err := unix.Kill(s.rec.Monitor, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if st := w.wait(id); st.ExitCode != 255 && st.ExitCode != 137 {
+		t.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
+	}
+}
+
+func TestSharedProcesses(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("share", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	})
+	one := w.run(sb, sbc, "one", shell("sleep 1000 & sleep 2000 & wait"))
+	out := w.output(sb, sbc, "two", "ps -o pid,args | grep -v 'ps -o' | grep -E 'pod-init|sleep' | awk '{print $2, $3}' | sort -u; ls /proc/1/root/ 2>&1 | head -1")
+	for _, want := range []string{"sleep 1000", "sleep 2000"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("processes %q lack %q", out, want)
+		}
+	}
+	if !strings.Contains(out, "ermission denied") {
+		t.Errorf("the first process shows files: %q", out)
+	}
+	w.stop(one, 0)
+	if st := w.wait(one); st.ExitCode != 137 {
+		t.Errorf("code %d", st.ExitCode)
+	}
+	if pids := w.r.groups.pids(w.cfg.CgroupRoot + "/share"); len(pids) != 0 {
+		t.Errorf("processes %v outlive their container", pids)
+	}
+	// A debug container joins the namespace of its target.
+	target := w.run(sb, sbc, "target", shell("sleep 3000"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER
+	}))
+	out = w.output(sb, sbc, "debug", "ps -o args | grep 'sleep 3000' | grep -v grep", securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions.Pid, s.NamespaceOptions.TargetId = cri.NamespaceMode_TARGET, target
+	}))
+	if out != "sleep 3000" && !strings.Contains(out, "sleep 3000") {
+		t.Errorf("debug container sees %q", out)
+	}
+}
+
+func TestHostNamespaces(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("host", func(c *cri.PodSandboxConfig) {
+		c.Hostname = ""
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_NODE, Ipc: cri.NamespaceMode_NODE}
+	})
+	got := w.output(sb, sbc, "c", "for n in net pid ipc uts; do readlink /proc/self/ns/$n; done; hostname")
+	var want []string
+	for _, n := range []string{"net", "pid", "ipc", "uts"} {
+		l, err := os.Readlink("/proc/self/ns/" + n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, l)
+	}
+	host, _ := os.Hostname()
+	if got != strings.Join(append(want, host), "\n") {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSysctls(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("sysctl", func(c *cri.PodSandboxConfig) {
+		c.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.conf.lo.forwarding": "0", "kernel/msgmax": "9000"}
+	})
+	if got := w.output(sb, sbc, "c", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_unprivileged_port_start"); got != "1\n9000\n0" {
+		t.Errorf("got %q", got)
+	}
+	_, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("bad", func(c *cri.PodSandboxConfig) {
+		c.Linux.Sysctls = map[string]string{"kernel.no_such_thing": "1"}
+	})})
+	if err == nil || !strings.Contains(err.Error(), "no_such_thing") {
+		t.Errorf("unknown sysctl: %v", err)
+	}
+	if l, _ := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{}); len(l.Items) != 1 {
+		t.Errorf("%d sandboxes", len(l.Items))
+	}
+}
+
+func TestLogs(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("logs")
+	id := w.run(sb, sbc, "c", shell("head -c 40000 /dev/zero | tr '\\0' x; echo; printf unfinished"))
+	w.wait(id)
+	x := strings.Repeat("x", 16384)
+	want := "stdout P " + x + "\nstdout P " + x + "\nstdout F " + x[:40000-2*16384] + "\nstdout P unfinished\n"
+	if got := w.log(sbc, "c"); got != want {
+		t.Errorf("log of %d bytes, want %d", len(got), len(want))
+	}
+	id = w.run(sb, sbc, "rotated", shell("echo one; touch /tmp/ready; while ! test -e /tmp/go; do sleep 0.02; done; echo two"))
+	w.until(id, "/tmp/ready")
+	path := filepath.Join(sbc.LogDirectory, "rotated.log")
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.r.ReopenContainerLog(bg, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(id, "touch", "/tmp/go")
+	w.wait(id)
+	if got := w.log(sbc, "rotated"); got != "stdout F two\n" {
+		t.Errorf("new log %q", got)
+	}
+}
+
+func TestExecSync(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("exec")
+	id := w.run(sb, sbc, "c", shell("sleep 1000"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: 1000}, true
+		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+	}), func(c *cri.ContainerConfig) { c.WorkingDir = "/home/app" })
+	t.Run("as the container", func(t *testing.T) {
+		x, err := w.exec(id, "sh", "-c", "id; pwd; echo $HOME; grep -E 'CapBnd|CapEff|NoNewPrivs|^Seccomp:' /proc/self/status | awk '{print $2}'; ls /proc/self/fd | wc -l")
+		want := "uid=1000(app) gid=1001(app) groups=1001(app),2000(extra)\n/home/app\n/home/app\n0000000000000000\n00000000a80425fb\n1\n2\n4\n"
+		if err != nil || string(x.Stdout) != want {
+			t.Errorf("got %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+		}
+		a, _ := os.ReadFile("/proc/self/cgroup")
+		x, err = w.exec(id, "cat", "/proc/self/cgroup")
+		if err != nil || !strings.Contains(string(x.Stdout), id) {
+			t.Errorf("exec is in %s, we are in %s", x.GetStdout(), a)
+		}
+	})
+	t.Run("timeout", func(t *testing.T) {
+		_, err := w.r.ExecSync(bg, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("error %v", err)
+		}
+		x, err := w.exec(id, "sh", "-c", "ps -o args | grep 'sleep 778' | grep -v grep")
+		if err != nil || len(x.Stdout) > 0 {
+			t.Errorf("the command outlives its timeout: %q, %v", x.GetStdout(), err)
+		}
+	})
+	t.Run("not found", func(t *testing.T) {
+		_, err := w.exec(id, "nosuch")
+		if err == nil || !strings.Contains(err.Error(), `exec: "nosuch": executable file not found in $PATH`) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("output", func(t *testing.T) {
+		x, err := w.exec(id, "sh", "-c", "head -c 20000000 /dev/zero")
+		if err != nil || len(x.Stdout) != maxSyncOutput {
+			t.Errorf("%d bytes, %v", len(x.GetStdout()), err)
+		}
+	})
+	t.Run("many at once", func(t *testing.T) {
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				x, err := w.exec(id, "sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i))
+				if err != nil || string(x.Stdout) != fmt.Sprintf("%d\n", i) || int(x.ExitCode) != i {
+					t.Errorf("%d: %v, %v", i, x, err)
+				}
+			}()
+		}
+		wg.Wait()
+	})
+	t.Run("something left behind holds the streams", func(t *testing.T) {
+		x, err := w.exec(id, "sh", "-c", "echo first; sleep 500 & exit 4")
+		if err != nil || string(x.Stdout) != "first\n" || x.ExitCode != 4 {
+			t.Errorf("%v, %v", x, err)
+		}
+	})
+	w.stop(id, 0)
+	if _, err := w.exec(id, "true"); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("exec in an exited container: %v", err)
+	}
+}
+
+// pipe is a stream a client reads.
+type pipe struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+	ch chan struct{}
+}
+
+func newPipe() *pipe { return &pipe{ch: make(chan struct{}, 1000)} }
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.b.Write(b)
+	select {
+	case p.ch <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+func (p *pipe) Close() error { return nil }
+
+func (p *pipe) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.String()
+}
+
+func (p *pipe) expect(t *testing.T, text string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !strings.Contains(p.String(), text) {
+		select {
+		case <-p.ch:
+		case <-deadline:
+			t.Fatalf("got %q, want %q in it", p.String(), text)
+		}
+	}
+}
+
+func TestStreamExec(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("stream")
+	id := w.run(sb, sbc, "c", shell("sleep 1000"))
+	s := w.r.Streams()
+	t.Run("stdin ends", func(t *testing.T) {
+		out, errs := newPipe(), newPipe()
+		err := s.Exec(bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs, false, nil)
+		var e utilexec.CodeExitError
+		if ok := asExit(err, &e); !ok || e.Code != 6 || strings.TrimSpace(out.String()) != "5" || errs.String() != "e\n" {
+			t.Errorf("%v, %q, %q", err, out, errs)
+		}
+	})
+	t.Run("terminal", func(t *testing.T) {
+		out := newPipe()
+		inR, inW := io.Pipe()
+		sizes := make(chan remotecommand.TerminalSize, 1)
+		sizes <- remotecommand.TerminalSize{Width: 132, Height: 43}
+		done := make(chan error)
+		go func() { done <- s.Exec(bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
+		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; exit 3")
+		out.expect(t, "is-a-2-tty")
+		out.expect(t, "43 132")
+		out.expect(t, "xterm")
+		var e utilexec.CodeExitError
+		if err := <-done; !asExit(err, &e) || e.Code != 3 {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(bg)
+		out := newPipe()
+		done := make(chan error)
+		go func() {
+			done <- s.Exec(ctx, id, []string{"sh", "-c", "echo on; sleep 999"}, nil, out, nil, false, nil)
+		}()
+		out.expect(t, "on")
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("no error")
+		}
+	})
+	t.Run("not found", func(t *testing.T) {
+		err := s.Exec(bg, id, []string{"nosuch"}, nil, newPipe(), nil, false, nil)
+		var e utilexec.CodeExitError
+		if !asExit(err, &e) || e.Code != 127 {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func asExit(err error, e *utilexec.CodeExitError) bool {
+	x, ok := err.(utilexec.CodeExitError)
+	*e = x
+	return ok
+}
+
+func TestAttach(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("attach")
+	s := w.r.Streams()
+	t.Run("streams", func(t *testing.T) {
+		id := w.run(sb, sbc, "plain", shell("while read x; do echo got $x; echo err $x >&2; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+		out, errs := newPipe(), newPipe()
+		inR, inW := io.Pipe()
+		done := make(chan error)
+		go func() { done <- s.Attach(bg, id, inR, out, errs, false, nil) }()
+		fmt.Fprintln(inW, "one")
+		out.expect(t, "got one\n")
+		errs.expect(t, "err one\n")
+		inW.Close()
+		out.expect(t, "eof\n")
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if st := w.wait(id); st.ExitCode != 0 {
+			t.Errorf("code %d", st.ExitCode)
+		}
+		if got := w.log(sbc, "plain"); !strings.Contains(got, "stdout F got one\n") || !strings.Contains(got, "stderr F err one\n") {
+			t.Errorf("log %q", got)
+		}
+	})
+	t.Run("terminal", func(t *testing.T) {
+		id := w.run(sb, sbc, "tty", func(c *cri.ContainerConfig) { c.Command, c.Stdin, c.Tty = []string{"sh"}, true, true })
+		out := newPipe()
+		inR, inW := io.Pipe()
+		sizes := make(chan remotecommand.TerminalSize, 1)
+		sizes <- remotecommand.TerminalSize{Width: 100, Height: 33}
+		done := make(chan error)
+		go func() { done <- s.Attach(bg, id, inR, out, nil, true, sizes) }()
+		fmt.Fprintln(inW, "while ! stty size | grep 33; do sleep 0.02; done; test -c /dev/console && echo con$((40+2)); exit 4")
+		out.expect(t, "33 100")
+		out.expect(t, "con42")
+		<-done
+		if st := w.wait(id); st.ExitCode != 4 {
+			t.Errorf("code %d", st.ExitCode)
+		}
+	})
+	t.Run("a large input", func(t *testing.T) {
+		id := w.run(sb, sbc, "large", shell("wc -c"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+		out := newPipe()
+		go s.Attach(bg, id, strings.NewReader(strings.Repeat("x", 3<<20)), out, nil, false, nil)
+		out.expect(t, "3145728")
+		w.wait(id)
+	})
+}
+
+func TestPortForward(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("port")
+	id := w.run(sb, sbc, "c", shell("while :; do echo hello | nc -l -p 8080; done"))
+	for range 200 { // until it listens
+		if x, err := w.exec(id, "sh", "-c", "grep -q 1F90 /proc/net/tcp /proc/net/tcp6"); err == nil && x.ExitCode == 0 {
+			break
+		}
+	}
+	a, b := io.Pipe()
+	out := newPipe()
+	if err := w.r.Streams().PortForward(bg, sb, 8080, &duplex{Reader: a, WriteCloser: out}); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	out.expect(t, "hello")
+	if err := w.r.Streams().PortForward(bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("closed port: %v", err)
+	}
+}
+
+type duplex struct {
+	io.Reader
+	io.WriteCloser
+}
+
+func TestEvents(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
+	events := make(chan *cri.ContainerEventResponse, 100)
+	go w.r.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) { events <- e })
+	for !w.r.events.wanted() {
+		time.Sleep(time.Millisecond)
+	}
+	sb, sbc := w.sandbox("events")
+	id := w.run(sb, sbc, "c", shell("exit 2"))
+	w.wait(id)
+	w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+	want := []string{"sandbox CREATED", "sandbox STARTED", "c CREATED", "c STARTED", "c STOPPED", "sandbox STOPPED", "c DELETED", "sandbox DELETED"}
+	for _, w := range want {
+		select {
+		case e := <-events:
+			what := "c"
+			if e.ContainerId == sb {
+				what = "sandbox"
+			} else if e.ContainerId != id {
+				what = e.ContainerId
+			}
+			got := what + " " + strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"), "_EVENT")
+			if got != w || e.PodSandboxStatus.GetId() != sb || e.CreatedAt == 0 {
+				t.Fatalf("event %s, want %s", got, w)
+			}
+			if w == "c STOPPED" && (len(e.ContainersStatuses) != 1 || e.ContainersStatuses[0].ExitCode != 2) {
+				t.Errorf("event %v", e)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no event %s", w)
+		}
+	}
+}
+
+func TestListsAndStats(t *testing.T) {
+	w := newWorld(t)
+	a, ac := w.sandbox("a")
+	b, _ := w.sandbox("b")
+	one := w.run(a, ac, "one", shell("sleep 1000"), func(c *cri.ContainerConfig) {
+		c.Labels = map[string]string{"x": "1"}
+		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 32 << 20, CpuShares: 512}
+	})
+	two := w.run(a, ac, "two", shell("exit 0"))
+	w.wait(two)
+	ids := func(f *cri.ContainerFilter) string {
+		l, err := w.r.ListContainers(bg, &cri.ListContainersRequest{Filter: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, c := range l.Containers {
+			names = append(names, c.Metadata.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	for _, c := range []struct {
+		f    *cri.ContainerFilter
+		want string
+	}{
+		{nil, "two one"},
+		{&cri.ContainerFilter{Id: one[:12]}, "one"},
+		{&cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_EXITED}}, "two"},
+		{&cri.ContainerFilter{PodSandboxId: b}, ""},
+		{&cri.ContainerFilter{LabelSelector: map[string]string{"x": "1"}}, "one"},
+	} {
+		if got := ids(c.f); got != c.want {
+			t.Errorf("%v: %q, want %q", c.f, got, c.want)
+		}
+	}
+	l, _ := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}})
+	if len(l.Items) != 1 || l.Items[0].Id != b {
+		t.Errorf("sandboxes %v", l)
+	}
+	st, err := w.r.ContainerStats(bg, &cri.ContainerStatsRequest{ContainerId: one})
+	if err != nil || st.Stats.Memory.UsageBytes.Value == 0 || st.Stats.Cpu.UsageCoreNanoSeconds.Value == 0 || st.Stats.Memory.AvailableBytes.Value > 32<<20 {
+		t.Errorf("stats %v, %v", st, err)
+	}
+	all, _ := w.r.ListContainerStats(bg, &cri.ListContainerStatsRequest{})
+	if len(all.Stats) != 1 {
+		t.Errorf("%d stats", len(all.Stats))
+	}
+	ps, err := w.r.PodSandboxStats(bg, &cri.PodSandboxStatsRequest{PodSandboxId: a})
+	if err != nil || len(ps.Stats.Linux.Containers) != 1 || ps.Stats.Linux.Network == nil {
+		t.Errorf("pod stats %v, %v", ps, err)
+	}
+	if _, err := w.r.UpdateContainerResources(bg, &cri.UpdateContainerResourcesRequest{ContainerId: one, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
+		t.Fatal(err)
+	}
+	cs, _ := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: one})
+	if r := cs.Status.Resources.Linux; r.MemoryLimitInBytes != 64<<20 || r.CpuShares != 512 {
+		t.Errorf("resources %v", r)
+	}
+	u := w.r.groups.measure(w.cfg.CgroupRoot + "/a/" + one)
+	if u.limit != 64<<20 {
+		t.Errorf("limit %d", u.limit)
+	}
+}
+
+func TestUserNamespace(t *testing.T) {
+	w := newWorld(t)
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
+	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	sb, sbc := w.sandbox("userns", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
+	})
+	data := filepath.Join(w.dir, "data")
+	os.Mkdir(data, 0o755)
+	script := "id -u; ls -ld $PWD | awk '{print $3}'; awk '{print $1,$2,$3}' /proc/self/uid_map; ls -ld /etc /dev/null /data | awk '{print $3}'; echo x > /etc/new && echo wrote; echo y > /data/y && echo wrote; echo > /dev/null && echo null"
+	got := w.output(sb, sbc, "c", script, securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }), func(c *cri.ContainerConfig) {
+		c.WorkingDir = "/new/dir"
+		c.Mounts = []*cri.Mount{{ContainerPath: "/data", HostPath: data, UidMappings: ids, GidMappings: ids}}
+	})
+	want := "0\nroot\n0 700000 65536\nroot\nroot\nroot\nwrote\nwrote\nnull"
+	if got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(data, "y"), &st); err != nil || st.Uid != 0 {
+		t.Errorf("file in an idmapped volume belongs to %d, %v", st.Uid, err)
+	}
+	id := w.run(sb, sbc, "x", shell("sleep 100"))
+	x, err := w.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map")
+	if err != nil || !strings.Contains(string(x.Stdout), "700000") {
+		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
 	}
 }

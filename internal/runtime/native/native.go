@@ -61,6 +61,19 @@ type IDMap struct {
 // Empty reports whether ids are those of the host.
 func (m IDMap) Empty() bool { return len(m.UIDs) == 0 && len(m.GIDs) == 0 }
 
+// hostRoot are the host's ids of the namespace's root.
+func (m IDMap) hostRoot() (uid, gid uint32) {
+	of := func(list []*cri.IDMapping) uint32 {
+		for _, x := range list {
+			if x.ContainerId == 0 {
+				return x.HostId
+			}
+		}
+		return 0
+	}
+	return of(m.UIDs), of(m.GIDs)
+}
+
 // Usage is disk use of a snapshot.
 type Usage struct {
 	Bytes, Inodes int64

@@ -4,35 +4,22 @@ import (
 	"bufio"
 	"bytes"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // networkUsage counts what passed a pod's interfaces; nil when it can't be told.
 func networkUsage(netns string) *cri.NetworkUsage {
-	ch := make(chan []byte, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with us, in the pod's namespace
-		defer close(ch)
-		f, err := os.Open(netns)
-		if err != nil {
-			return
+	var b []byte
+	onOwnThread(func() {
+		if enter(netns) == nil {
+			b, _ = os.ReadFile("/proc/thread-self/net/dev")
 		}
-		defer f.Close()
-		if unix.Setns(rawFD(f), unix.CLONE_NEWNET) != nil {
-			return
-		}
-		if b, err := os.ReadFile("/proc/thread-self/net/dev"); err == nil {
-			ch <- b
-		}
-	}()
-	b, ok := <-ch
-	if !ok {
+	})
+	if b == nil {
 		return nil
 	}
 	return parseNetDev(b)

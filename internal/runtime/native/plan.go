@@ -157,6 +157,10 @@ func (pl *containerPlan) program() (*program, error) {
 		flags |= unix.CLONE_NEWCGROUP
 	}
 	p.unshare(flags)
+	userns := -1
+	if pl.userns != "" {
+		userns = p.open(pl.userns)
+	}
 	// Sources are opened while our mounts are still peers of the host's, so
 	// that a shared one stays one.
 	volumes, err := pl.openVolumes(p)
@@ -209,7 +213,13 @@ func (pl *containerPlan) program() (*program, error) {
 	if c.Tty {
 		p.tty(0, 0, true)
 	}
+	if pl.userns != "" {
+		p.setns(userns, unix.CLONE_NEWUSER)
+	}
 	pl.become(p, sc, cwd, argv, env)
+	if p.slots > maxSlots {
+		return nil, fmt.Errorf("%d mounts are too many for one container", len(c.Mounts))
+	}
 	return p, nil
 }
 
@@ -222,9 +232,6 @@ func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContex
 	}
 	if pl.selinux != "" {
 		p.write("/proc/self/attr/exec", pl.selinux)
-	}
-	if pl.userns != "" {
-		p.setns(pl.userns, unix.CLONE_NEWUSER)
 	}
 	nnp := sc.GetNoNewPrivs()
 	if pl.filter != nil && !nnp {
@@ -273,12 +280,10 @@ func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32,
 	if tty {
 		p.tty(rows, cols, false)
 	}
-	inner := *pl
-	inner.userns = ""
 	if pl.userns != "" {
 		p.join(unix.CLONE_NEWUSER)
 	}
-	inner.become(p, sc, cwdOf(pl.config, &pl.image.Config), argv, env)
+	pl.become(p, sc, cwdOf(pl.config, &pl.image.Config), argv, env)
 	return p
 }
 
@@ -465,7 +470,8 @@ func (pl *containerPlan) mountRoot(p *program) error {
 			return err
 		}
 	}
-	p.root(pl.rootDir)
+	uid, gid := pl.usernsIDs.hostRoot()
+	p.root(pl.rootDir, uid, gid)
 	return nil
 }
 
@@ -527,13 +533,18 @@ func (pl *containerPlan) openCgroupView(p *program) map[string]int {
 // mountSystem makes /proc, /dev, /sys and what belongs into them.
 func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views map[string]int) {
 	mounts := pl.config.Mounts
+	uid, gid := pl.usernsIDs.hostRoot()
+	owner := ""
+	if pl.userns != "" {
+		owner = fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
+	}
 	if !mountsAt(mounts, "/proc") {
 		p.mount("proc", "proc", "/proc", "", stdFlags)
 	}
 	if !mountsAt(mounts, "/dev") {
-		p.mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k", unix.MS_NOSUID|unix.MS_STRICTATIME)
+		p.mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k"+owner, unix.MS_NOSUID|unix.MS_STRICTATIME)
 		for _, d := range defaultDevices {
-			p.mknod(d.path, d.mode, d.major, d.minor, 0, 0)
+			p.mknod(d.path, d.mode, d.major, d.minor, uid, gid)
 		}
 		for _, l := range [][2]string{
 			{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
@@ -541,11 +552,7 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 		} {
 			p.symlink(l[0], l[1])
 		}
-		gid := "gid=5"
-		if pl.userns != "" && len(pl.usernsIDs.GIDs) > 0 {
-			gid = fmt.Sprintf("gid=%d", pl.usernsIDs.GIDs[0].HostId+5)
-		}
-		p.mount("devpts", "devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,"+gid, unix.MS_NOSUID|unix.MS_NOEXEC)
+		p.mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5), unix.MS_NOSUID|unix.MS_NOEXEC)
 	}
 	if !mountsAt(mounts, "/dev/mqueue") {
 		p.mount("mqueue", "mqueue", "/dev/mqueue", "", stdFlags)
@@ -567,7 +574,7 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	case pl.groups.v2:
 		p.mount("cgroup", "cgroup2", "/sys/fs/cgroup", "", stdFlags|unix.MS_RELATIME|ro)
 	default:
-		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755", stdFlags)
+		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
 		for _, name := range sortedKeys(views) {
 			p.attr(views[name], attrSafe|attr, 0, unix.MS_PRIVATE, false)
 			p.attach(views[name], "/sys/fs/cgroup/"+name)

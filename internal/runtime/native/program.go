@@ -41,6 +41,7 @@ const (
 	opExec
 	opGate
 	opChdir
+	opOpen
 )
 
 const flagOptional = 1
@@ -69,8 +70,16 @@ func (p *program) unshare(flags int) {
 	p.add(record{code: opUnshare, n: [4]int64{int64(flags)}})
 }
 
-func (p *program) setns(path string, kind int) {
-	p.add(record{code: opSetns, n: [4]int64{int64(kind)}, s: [4]string{path}})
+// open opens a file of the host for later and answers its slot.
+func (p *program) open(path string) int {
+	p.slots++
+	p.add(record{code: opOpen, n: [4]int64{int64(p.slots - 1)}, s: [4]string{path}})
+	return p.slots - 1
+}
+
+// setns enters a namespace that is open in a slot.
+func (p *program) setns(slot, kind int) {
+	p.add(record{code: opSetns, n: [4]int64{int64(kind), int64(slot)}})
 }
 
 // join enters the given namespaces of the container's first process (exec).
@@ -123,7 +132,12 @@ func (p *program) mount(source, fstype, target, data string, flags uintptr) {
 	p.add(record{code: opMount, n: [4]int64{int64(flags), 1, 0o755}, s: [4]string{source, fstype, target, data}})
 }
 
-func (p *program) root(path string)  { p.add(record{code: opRoot, s: [4]string{path}}) }
+// root enters the container's file system; what is made in it later belongs to
+// the given ids of the host.
+func (p *program) root(path string, uid, gid uint32) {
+	p.add(record{code: opRoot, n: [4]int64{int64(uid), int64(gid)}, s: [4]string{path}})
+}
+
 func (p *program) chdir(path string) { p.add(record{code: opChdir, s: [4]string{path}}) }
 func (p *program) pivot()            { p.add(record{code: opPivot}) }
 

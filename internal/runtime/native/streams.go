@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -250,35 +249,38 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 // dialInside connects to a port on the loopback of a network namespace, IPv4
 // first. The socket belongs to the namespace of the thread that makes it.
 func dialInside(ctx context.Context, netns string, port int32) (net.Conn, error) {
-	type dialled struct {
-		c   net.Conn
-		err error
-	}
-	ch := make(chan dialled, 1)
-	go func() {
+	var conn net.Conn
+	var err error
+	dial := func() {
 		if netns != "" {
-			runtime.LockOSThread() // and never unlocked: the thread ends with us
-			f, err := os.Open(netns)
-			if err == nil {
-				err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-				f.Close()
-			}
-			if err != nil {
-				ch <- dialled{nil, err}
+			if err = enter(netns); err != nil {
 				return
 			}
 		}
 		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			var err6 error
-			if c, err6 = d.DialContext(ctx, "tcp6", fmt.Sprintf("[::1]:%d", port)); err6 != nil {
-				ch <- dialled{nil, err}
-				return
+		if conn, err = d.DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+			if c6, err6 := d.DialContext(ctx, "tcp6", fmt.Sprintf("[::1]:%d", port)); err6 == nil {
+				conn, err = c6, nil
 			}
 		}
-		ch <- dialled{c, nil}
-	}()
-	d := <-ch
-	return d.c, d.err
+	}
+	if netns == "" {
+		dial()
+	} else {
+		onOwnThread(dial)
+	}
+	return conn, err
+}
+
+// enter moves the calling thread into a network namespace.
+func enter(netns string) error {
+	f, err := os.Open(netns)
+	if err != nil {
+		return fmt.Errorf("entering the pod's network: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Setns(rawFD(f), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("entering the pod's network: %w", err)
+	}
+	return nil
 }

@@ -30,7 +30,7 @@ enum {
 	OP_WRITE = 1, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_TREE, OP_TREE_IN, OP_ATTR, OP_IDMAP,
 	OP_ATTACH, OP_MOUNT, OP_ROOT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_PIVOT, OP_MASK, OP_READONLY,
 	OP_ATTR_PATH, OP_RLIMIT, OP_USER, OP_CREDS, OP_NO_NEW_PRIVS, OP_SECCOMP, OP_CWD, OP_TTY, OP_KEYRING,
-	OP_LOOKUP, OP_EXEC, OP_GATE, OP_CHDIR,
+	OP_LOOKUP, OP_EXEC, OP_GATE, OP_CHDIR, OP_OPEN,
 };
 
 enum { OPTIONAL = 1 }; // record.flags: a failure is not one
@@ -51,6 +51,8 @@ static struct {
 	uint32_t index;
 	int root;
 	int slot[256];
+	uid_t owner; // of what we make in the root
+	gid_t owner_group;
 	uid_t uid;
 	gid_t gid;
 	gid_t groups[1024];
@@ -130,6 +132,10 @@ static int in_root(const char *path, enum kind kind, mode_t mode, int depth)
 	else if ((r = openat(parent, base, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, mode)) >= 0)
 		close(r);
 	if (r < 0 && errno != EEXIST) {
+		close(parent);
+		return -1;
+	}
+	if (r >= 0 && (S.owner || S.owner_group) && fchownat(parent, base, S.owner, S.owner_group, AT_SYMLINK_NOFOLLOW) < 0) {
 		close(parent);
 		return -1;
 	}
@@ -531,10 +537,10 @@ static int run(struct record *o)
 	}
 	case OP_UNSHARE:
 		return unshare(n[0]);
-	case OP_SETNS: {
-		int fd = open(s[0], O_RDONLY | O_CLOEXEC);
-		return fd < 0 || setns(fd, n[0]) < 0 ? -1 : close(fd);
-	}
+	case OP_OPEN:
+		return (S.slot[n[0]] = open(s[0], O_RDONLY | O_CLOEXEC)) < 0 ? -1 : 0;
+	case OP_SETNS:
+		return setns(S.slot[n[1]], n[0]);
 	case OP_JOIN:
 		return setns(FD_TARGET, n[0]);
 	case OP_PROPAGATE:
@@ -571,6 +577,8 @@ static int run(struct record *o)
 	case OP_MOUNT:
 		return op_mount(s[0], s[1], s[2], s[3], n[0], n[1], n[2]);
 	case OP_ROOT:
+		S.owner = n[0];
+		S.owner_group = n[1];
 		return chdir(s[0]) < 0 || (S.root = open(".", O_PATH | O_CLOEXEC | O_DIRECTORY)) < 0 ? -1 : 0;
 	case OP_CHDIR:
 		return chdir(s[0]);

@@ -304,6 +304,9 @@ static void pod_init(void)
 	if (syscall(SYS_setresgid, 65535, 65535, 65535) < 0 || syscall(SYS_setresuid, 65535, 65535, 65535) < 0 || syscall(SYS_capset, &h, d) < 0)
 		_exit(116);
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; the pod ends with us
+	if (getppid() != 0) // 0: our parent is outside; anything else has taken its place
+		_exit(117);
 	for (;;) {
 		int sig;
 		if (sigwait(&all, &sig) == 0 && sig == SIGTERM)
