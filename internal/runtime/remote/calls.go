@@ -6,7 +6,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The calls with the common deadline implement runtime.Runtime as they are.
+// The calls below have the common time limit.
 
 // StopPodSandbox implements runtime.Runtime.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {

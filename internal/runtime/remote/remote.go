@@ -1,7 +1,7 @@
-// Package remote is a container runtime behind a CRI v1 socket, such as
-// containerd or CRI-O. It adds what a client owes the server: deadlines (L0.46)
-// and one connection that repairs itself. The node agent drives it; it must
-// never know what the runtime does.
+// Package remote is a container runtime behind a CRI v1 socket (containerd,
+// CRI-O, carob's own) as a runtime.Runtime. It passes calls on with the time
+// limits of the kubelet (L0.46) and decides nothing. It must never retry a call
+// that may have had an effect: the agent looks again and decides.
 package remote
 
 import (
@@ -9,8 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,19 +19,21 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/errkind"
 	"carob/internal/runtime"
 )
 
-// Deadlines of CRI calls (L0.46). A pull has none: its caller cancels it.
+// Time limits of calls (L0.46). A pull and an exec without a time-out have none.
 const (
 	callTimeout    = 2 * time.Minute
 	sandboxTimeout = 4 * time.Minute
 )
 
-// maxMessage bounds an answer: a list of some thousand containers is a few megabytes.
+// maxMessage is the largest message in bytes: a list of all containers of a node.
 const maxMessage = 16 << 20
 
-// Runtime is a connected runtime. All methods are safe for concurrent use.
+// Runtime is a connection to a runtime; it reconnects by itself. Methods are safe
+// for concurrent use.
 type Runtime struct {
 	conn    *grpc.ClientConn
 	runtime cri.RuntimeServiceClient
@@ -41,52 +42,47 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// Dial connects to a socket named by a path or a unix:// URL and asks who answers.
-// It fails with one clear line when nobody does within the context's time.
-func Dial(ctx context.Context, endpoint string) (*Runtime, *cri.VersionResponse, error) {
-	path, err := socketPath(endpoint)
-	if err != nil {
-		return nil, nil, err
+// Dial connects to a CRI endpoint, "unix:///run/containerd/containerd.sock" or
+// the path alone, and asks for its version once. Kinds: Invalid for another kind
+// of endpoint, Unavailable when nobody answers, Unsupported when what answers
+// does not speak CRI v1.
+func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
+	path, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok && strings.Contains(endpoint, "://") || !strings.HasPrefix(path, "/") {
+		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q is no unix socket (unix:///path/to/cri.sock)", endpoint)
 	}
 	conn, err := grpc.NewClient("unix://"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket; the file's mode guards it
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}}))
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}))
 	if err != nil {
-		return nil, nil, fmt.Errorf("connect to container runtime %s: %w", endpoint, err)
+		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q: %w", endpoint, err)
 	}
 	r := &Runtime{conn: conn, runtime: cri.NewRuntimeServiceClient(conn), images: cri.NewImageServiceClient(conn)}
-	v, err := r.Version(ctx, &cri.VersionRequest{})
-	if err != nil {
+	if _, err := r.Version(ctx, &cri.VersionRequest{}); err != nil {
 		_ = conn.Close()
-		return nil, nil, fmt.Errorf("no container runtime answers CRI v1 at %s: %s", endpoint, status.Convert(err).Message())
+		switch status.Code(err) {
+		case codes.Unimplemented:
+			return nil, errkind.Errorf(errkind.Unsupported, "the runtime at %s does not speak CRI v1: %w", path, err)
+		case codes.Unavailable:
+			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path, err)
+		}
+		return nil, fmt.Errorf("ask the runtime at %s for its version: %w", path, err)
 	}
-	return r, v, nil
+	return r, nil
 }
 
-func socketPath(endpoint string) (string, error) {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "" && u.Scheme != "unix" || u.Path == "" {
-		return "", fmt.Errorf("container runtime %q: give a unix socket, such as unix:///run/containerd/containerd.sock", endpoint)
-	}
-	st, err := os.Stat(u.Path)
-	if err != nil {
-		return "", fmt.Errorf("container runtime: %w", err)
-	}
-	if st.Mode()&os.ModeSocket == 0 {
-		return "", fmt.Errorf("container runtime: %s is no socket", u.Path)
-	}
-	return u.Path, nil
-}
-
-// Close ends the connection; containers are not touched.
+// Close ends the connection; running calls fail.
 func (r *Runtime) Close() error { return r.conn.Close() }
 
-// call makes one call with a deadline; zero is none.
-func call[Req, Resp any](ctx context.Context, timeout time.Duration, f func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
-	if timeout > 0 {
+// call passes one request on with a time limit; 0 is none.
+func call[Req, Resp any](ctx context.Context, limit time.Duration, f func(context.Context, *Req, ...grpc.CallOption) (*Resp, error), req *Req) (*Resp, error) {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
+		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
 	return f(ctx, req)
@@ -94,42 +90,43 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, f func(cont
 
 // ContainerEvents implements runtime.Runtime.
 func (r *Runtime) ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error {
-	s, err := r.runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	stream, err := r.runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
 	if err != nil {
 		return err
 	}
 	for {
-		ev, err := s.Recv()
+		e, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return status.Error(codes.Unavailable, "the runtime ended the stream of events")
+			return status.Error(codes.Unavailable, "the runtime ended its stream of events")
 		}
 		if err != nil {
 			return err
 		}
-		emit(ev)
+		emit(e)
 	}
 }
 
-// StopContainer implements runtime.Runtime; its deadline follows the grace.
+// StopContainer waits for the grace period and two minutes more.
 func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
-	return call(ctx, time.Duration(req.Timeout)*time.Second+callTimeout, r.runtime.StopContainer, req)
+	return call(ctx, time.Duration(req.GetTimeout())*time.Second+callTimeout, r.runtime.StopContainer, req)
 }
 
-// ExecSync implements runtime.Runtime; without a timeout of its own it has no deadline.
+// ExecSync waits for the command's own time-out and two minutes more; a time-out
+// of 0 means that the command may take any time.
 func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
-	timeout := time.Duration(0)
-	if req.Timeout > 0 {
-		timeout = time.Duration(req.Timeout)*time.Second + callTimeout
+	limit := time.Duration(0)
+	if req.GetTimeout() > 0 {
+		limit = time.Duration(req.GetTimeout())*time.Second + callTimeout
 	}
-	return call(ctx, timeout, r.runtime.ExecSync, req)
+	return call(ctx, limit, r.runtime.ExecSync, req)
 }
 
-// PullImage implements runtime.Runtime.
+// PullImage has no time limit of its own.
 func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.PullImageResponse, error) {
 	return call(ctx, 0, r.images.PullImage, req)
 }
 
-// RunPodSandbox implements runtime.Runtime.
+// RunPodSandbox may take longer than other calls: it waits for the network.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	return call(ctx, sandboxTimeout, r.runtime.RunPodSandbox, req)
 }
