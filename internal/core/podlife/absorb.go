@@ -69,8 +69,8 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		return // the driver could not run it; it is due again after a period
 	}
 	if o.Err == nil {
-		if f.Op == opStop && m.alive(f.Object) {
-			m.failed(f.Op, f.Object, "the container still runs after it was stopped", o.At)
+		if lack := m.lacks(f); lack != "" {
+			m.failed(f.Op, f.Object, lack, o.At) // not to spin with a runtime that says yes and does no
 			return
 		}
 		m.succeeded(f.Op, f.Object)
@@ -108,6 +108,40 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 	}
 }
 
+// lacks says what is missing from the effect of an action that ended well.
+func (m *machine) lacks(f flight) string {
+	o := &m.in.Observed
+	switch f.Op {
+	case opPrepareVolumes:
+		if !o.Volumes.Mounted {
+			return "the volumes are not mounted after they were set up"
+		}
+	case opRemoveVolumes:
+		if o.Volumes.Present {
+			return "something of the volumes is left after they were removed"
+		}
+	case opCreateSandbox:
+		if m.sandbox == nil {
+			return m.sandboxProblem
+		}
+	case opStop:
+		if m.alive(f.Object) {
+			return "the container still runs after it was stopped"
+		}
+	case opRemove:
+		if m.instance(f.Object) != nil {
+			return "the container is still there after it was removed"
+		}
+	case opStopSandbox, opRemoveSandbox:
+		for i := range o.Sandboxes {
+			if s := &o.Sandboxes[i]; s.ID == f.Object && (f.Op == opRemoveSandbox || s.Ready) {
+				return "the sandbox is still there"
+			}
+		}
+	}
+	return ""
+}
+
 // absorbStart takes in the end of a start (L3.85–L3.96).
 func (m *machine) absorbStart(f flight, o *Outcome) {
 	c := m.slot(f.Object)
@@ -120,7 +154,11 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 		m.normal(c, "Created", "Container created")
 	}
 	if o.Err == nil {
-		m.succeeded(opStart, f.Object)
+		if c.newest == nil || c.newest.Attempt < f.Attempt {
+			m.failed(opStart, f.Object, "the container is not there after it was started", o.At)
+		} else {
+			m.succeeded(opStart, f.Object)
+		}
 		c.mem.Waiting = waiting{}
 		m.normal(c, "Started", "Container started")
 		if h := c.spec.Lifecycle; h != nil && h.PostStart != nil && c.running() && c.newest.Attempt == f.Attempt {
