@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,13 +32,16 @@ var (
 	slicesResource    = discoveryv1.Resource("endpointslices")
 )
 
-const kubernetes = "kubernetes"
+const kubernetesName = "kubernetes"
 
 // bootstrap makes the objects that clients take for granted and the
 // allocations of what is stored. Independent objects are made side by side:
 // each costs a write to disk.
 func (s *Server) bootstrap(ctx context.Context) error {
 	ctx = asServer(ctx)
+	if err := s.options.Wait(ctx); err != nil {
+		return err
+	}
 	if err := s.allocator.Restore(ctx, s.stores[servicesResource]); err != nil {
 		return err
 	}
@@ -69,9 +73,14 @@ func asServer(ctx context.Context) context.Context {
 	return apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
-// create stores obj unless it exists.
-func (s *Server) create(ctx context.Context, gr schema.GroupResource, namespace string, obj runtime.Object) error {
-	_, err := s.stores[gr].Create(apirequest.WithNamespace(ctx, namespace), obj, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+// create stores obj unless it exists. It looks first: on all but the first start
+// that saves a refused write.
+func (s *Server) create(ctx context.Context, gr schema.GroupResource, namespace string, obj metav1.Object) error {
+	ctx = apirequest.WithNamespace(ctx, namespace)
+	if _, err := s.stores[gr].Get(ctx, obj.GetName(), &metav1.GetOptions{ResourceVersion: "0"}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := s.stores[gr].Create(ctx, obj.(runtime.Object), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create %v: %w", gr, err)
 	}
@@ -92,9 +101,9 @@ func systemPriorityClasses() []*schedulingv1.PriorityClass {
 // its endpoints at the address the server has today.
 func (s *Server) kubernetesService(ctx context.Context) error {
 	ip, address, port := s.allocator.FirstIP().String(), s.cfg.AdvertiseAddress, s.port()
-	labels := map[string]string{"component": "apiserver", "provider": kubernetes}
+	labels := map[string]string{"component": "apiserver", "provider": kubernetesName}
 	err := s.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
 			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
 			Ports:                 []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(port)}}},
@@ -106,7 +115,7 @@ func (s *Server) kubernetesService(ctx context.Context) error {
 	if !address.IsValid() || address.IsLoopback() || address.IsUnspecified() {
 		return nil
 	}
-	meta := metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
+	meta := metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
 	ep := &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address.String()}},
 		Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}}}}}
 	if err := upsert(ctx, s.stores[endpointsResource], ep, func(o *corev1.Endpoints) bool {
@@ -123,7 +132,7 @@ func (s *Server) kubernetesService(ctx context.Context) error {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: kubernetes, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetes}},
+		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(port), Protocol: ptr.To(corev1.ProtocolTCP)}},
@@ -175,7 +184,26 @@ func (s *Server) reconcilePolicy(ctx context.Context) {
 			return
 		}
 	}
-	s.rbac.Stored()
+	s.aggregateRoles(ctx)
+}
+
+// aggregateRoles keeps the rules of aggregated ClusterRoles until ctx ends.
+func (s *Server) aggregateRoles(ctx context.Context) {
+	st, ctx := s.stores[rbacv1.Resource("clusterroles")], apirequest.WithNamespace(ctx, "")
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.rbac.Changed():
+		}
+		for _, role := range s.rbac.Aggregated() {
+			_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+			// A conflict means that a newer version is on its way here and signals again.
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Aggregating the rules of a role failed", "clusterRole", role.Name)
+			}
+		}
+	}
 }
 
 func (s *Server) reconcilePolicyObject(ctx context.Context, o auth.Object) error {

@@ -24,7 +24,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericapifilters.WithRequestInfo(in, c.RequestInfoResolver)
 	in = inprocess.WithUser(in)
 	in = genericapifilters.WithRequestReceivedTimestamp(in)
-	s.inner = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
+	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
+	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
 	h := genericfilters.WithMaxInFlightLimit(authorized, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = impersonation.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer)

@@ -17,7 +17,7 @@ func Builtin() Policy {
 			clusterRole("system:basic-user", rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
 				rule("create", "authentication.k8s.io", "selfsubjectreviews")),
 			clusterRole("system:public-info-viewer", paths("get", "/livez /readyz /healthz /version /version/")),
-			aggregated("admin", []string{"admin"}, concat(adminRules(), editRules(), viewRules())...),
+			aggregated("admin", []string{"admin"}, concat(editRules(), viewRules(), adminRules())...),
 			withLabel(aggregated("edit", []string{"edit"}, concat(editRules(), viewRules())...), "admin"),
 			withLabel(aggregated("view", []string{"view"}, viewRules()...), "edit"),
 			part("admin", adminRules()...), part("edit", editRules()...), part("view", viewRules()...),

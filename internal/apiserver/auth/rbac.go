@@ -26,6 +26,7 @@ import (
 // watch has delivered it decides by the built-in policy.
 type RBAC struct {
 	sources map[schema.GroupResource]Source
+	changed chan struct{} // holds at most one
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name
@@ -68,7 +69,7 @@ var (
 // NewRBAC returns an authorizer that knows the built-in policy only. Follow the
 // stored objects by Run.
 func NewRBAC(policy Policy) *RBAC {
-	r := &RBAC{kinds: map[schema.GroupResource]map[string]runtime.Object{}}
+	r := &RBAC{kinds: map[schema.GroupResource]map[string]runtime.Object{}, changed: make(chan struct{}, 1)}
 	for _, gr := range []schema.GroupResource{clusterRoles, clusterRoleBindings, roles, roleBindings} {
 		r.kinds[gr] = map[string]runtime.Object{}
 	}
@@ -98,13 +99,9 @@ func (r *RBAC) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// replace takes over a complete list. An object of the built-in policy that is
-// not stored yet stays until the first list that has objects: an empty store is
-// one whose policy is about to be written.
+// replace takes over a complete list. An object of the built-in policy that has
+// never been stored stays: it is about to be, and then comes by the watch.
 func (r *RBAC) replace(gr schema.GroupResource, objs map[string]runtime.Object) {
-	if len(objs) == 0 {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, builtin := range r.kinds[gr] {
@@ -130,22 +127,12 @@ func (r *RBAC) change(gr schema.GroupResource, k string, obj runtime.Object) {
 	r.index()
 }
 
-// Stored drops what is left of the built-in policy: everything is in the store now.
-func (r *RBAC) Stored() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, objs := range r.kinds {
-		for k, o := range objs {
-			if isUnstored(o) {
-				delete(objs, k)
-			}
-		}
-	}
-	r.index()
-}
-
-// index computes bySubject and rules. mu is held.
+// index computes bySubject and rules and says that they changed. mu is held.
 func (r *RBAC) index() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
 	r.bySubject, r.rules = map[subject][]grant{}, map[roleKey][]rbacv1.PolicyRule{}
 	for _, o := range r.kinds[clusterRoles] {
 		c := o.(*rbacv1.ClusterRole)

@@ -135,6 +135,9 @@ type buffered struct {
 func (w *buffered) Header() http.Header { return w.header }
 func (w *buffered) Flush()              {}
 
+// CloseNotify is there for the same reason as streamed's.
+func (w *buffered) CloseNotify() <-chan bool { return nil }
+
 func (w *buffered) WriteHeader(status int) {
 	if !w.wrote {
 		w.wrote, w.status = true, status
@@ -189,6 +192,10 @@ type streamed struct {
 const maxBuffered = 1 << 20
 
 func (w *streamed) Header() http.Header { return w.header }
+
+// CloseNotify never fires: the request's context ends when the reader goes. The
+// library's wrappers pass Flush on only for writers that have this method.
+func (w *streamed) CloseNotify() <-chan bool { return nil }
 
 func (w *streamed) WriteHeader(status int) {
 	w.mu.Lock()

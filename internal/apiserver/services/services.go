@@ -84,8 +84,6 @@ func (a *Allocator) Resource() *resources.Resource {
 			"spec.clusterIP": func(o runtime.Object) string { return svc(o).Spec.ClusterIP },
 			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
 		},
-		PrepareCreate: func(_ context.Context, o runtime.Object) { normalize(svc(o)) },
-		PrepareUpdate: func(_ context.Context, o, old runtime.Object) { carryOver(svc(o), svc(old)) },
 		Customize: func(s *genericregistry.Store, _ *resources.Strategy) {
 			s.BeginCreate = a.beginCreate
 			s.BeginUpdate = a.beginUpdate
@@ -182,6 +180,11 @@ func (a *Allocator) beginUpdate(_ context.Context, obj, old runtime.Object, opts
 // after a failed write, or a dry run, what was new is given back; else what
 // old had and s has no more.
 func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
+	// The store calls this before the strategy prepares the object.
+	normalize(s)
+	if old != nil {
+		carryOver(s, old)
+	}
 	var undo []func()
 	rollback := func() {
 		for _, f := range undo {

@@ -187,6 +187,9 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 		if err != nil {
 			return err
 		}
+	case <-e.failure.done:
+		// Died in a goroutine of its own, which bootstrap now waits for in vain.
+		return e.failure.get()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +41,7 @@ type Options struct {
 
 	mu     sync.Mutex
 	codecs map[string]codec
+	caches []*cacher.Cacher
 }
 
 type codec struct {
@@ -61,6 +64,20 @@ func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *O
 
 // Close stops compacting.
 func (o *Options) Close() { o.stopCompactor() }
+
+// Wait returns when every watch cache made so far holds what is stored. Before
+// that a cache turns lists away.
+func (o *Options) Wait(ctx context.Context) error {
+	o.mu.Lock()
+	caches := slices.Clone(o.caches)
+	o.mu.Unlock()
+	for _, c := range caches {
+		if err := c.Wait(ctx); err != nil {
+			return fmt.Errorf("read what is stored: %w", err)
+		}
+	}
+	return nil
+}
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (o *Options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
@@ -133,6 +150,9 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 		raw.Close()
 		return nil, nil, err
 	}
+	o.mu.Lock()
+	o.caches = append(o.caches, watchCache)
+	o.mu.Unlock()
 	delegator := cacher.NewCacheDelegator(watchCache, raw)
 	return delegator, sync.OnceFunc(func() {
 		delegator.Stop()
