@@ -2,7 +2,6 @@ package spec
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,8 +87,10 @@ func fetch(ctx context.Context, in *ContainerInput, f Fetcher, d Disk) (Sources,
 			src.EnvFiles[key] = text
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return Sources{}, err
+	for _, err := range errs {
+		if err != nil {
+			return Sources{}, err // one is enough for the pod's status
+		}
 	}
 	var err error
 	if src.Services, err = f.Services(ctx, ns); err != nil {

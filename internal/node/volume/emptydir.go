@@ -19,7 +19,7 @@ import (
 
 // emptyDir makes the directory of an emptyDir volume; what an earlier run made is kept (L7.37).
 func (m *Manager) emptyDir(pod *corev1.Pod, name string, src *corev1.EmptyDirVolumeSource) (spec.Volume, error) {
-	dir := m.volumeDir(pod.UID, "kubernetes.io~empty-dir", name)
+	dir := m.volumeDir(pod.UID, name)
 	v := spec.Volume{HostPath: dir, Relabel: true}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return v, err

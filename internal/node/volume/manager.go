@@ -75,8 +75,8 @@ func (m *Manager) writtenDir(uid types.UID, volume string) string {
 	return filepath.Join(m.writtenPod(uid), volume)
 }
 
-func (m *Manager) volumeDir(uid types.UID, plugin, name string) string {
-	return filepath.Join(m.podDir(uid), "volumes", plugin, name)
+func (m *Manager) volumeDir(uid types.UID, name string) string {
+	return filepath.Join(m.podDir(uid), "volumes", name)
 }
 
 // SetUpError says that one volume could not be set up (L10.24).
@@ -86,10 +86,22 @@ type SetUpError struct {
 }
 
 func (e *SetUpError) Error() string {
+	if _, ok := e.Err.(*claimError); ok { // L10.23
+		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
 
 func (e *SetUpError) Unwrap() error { return e.Err }
+
+// claimError says why a persistent volume claim can't be used.
+type claimError struct{ namespace, name, why string }
+
+func (e *claimError) Error() string {
+	return fmt.Sprintf("error processing PVC %s/%s: %s", e.namespace, e.name, e.why)
+}
+
+const noClaims = "persistent volumes are not supported by this node"
 
 // Prepare makes the pod's directories (0750) and sets up all its volumes; what
 // stands already is left alone. The error joins a SetUpError for each volume that
@@ -102,10 +114,8 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pod = pod
-	for _, dir := range []string{m.podDir(pod.UID), filepath.Join(m.podDir(pod.UID), "volumes")} {
-		if err := os.MkdirAll(dir, 0o750); err != nil {
-			return fmt.Errorf("error making pod data directories: %w", err) // L10.22
-		}
+	if err := os.MkdirAll(m.podDir(pod.UID), 0o750); err != nil {
+		return fmt.Errorf("error making pod data directories: %w", err) // L10.22
 	}
 	m.cfg.Objects.Hold(pod, m.changed)
 
@@ -217,11 +227,9 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	case isWritten(v):
 		return m.write(ctx, p, v)
 	case v.PersistentVolumeClaim != nil:
-		return spec.Volume{}, fmt.Errorf("error processing PVC %s/%s: persistent volumes are not supported by this node",
-			p.pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+		return spec.Volume{}, &claimError{p.pod.Namespace, v.PersistentVolumeClaim.ClaimName, noClaims}
 	case v.Ephemeral != nil:
-		return spec.Volume{}, fmt.Errorf("error processing PVC %s/%s-%s: persistent volumes are not supported by this node",
-			p.pod.Namespace, p.pod.Name, v.Name)
+		return spec.Volume{}, &claimError{p.pod.Namespace, p.pod.Name + "-" + v.Name, noClaims}
 	case v.Image != nil:
 		return spec.Volume{}, errors.New("image volumes are not supported by this node")
 	}

@@ -3,7 +3,6 @@ package volume
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -80,26 +79,33 @@ func (r *remover) dir(parent int, name string, depth int) error {
 	if depth == 0 {
 		r.top = fd
 	}
-	d := os.NewFile(uintptr(fd), name)
-	defer d.Close()
+	defer unix.Close(fd)
+	var buf [4096]byte
+	removed := false
 	for {
-		names, err := d.Readdirnames(256)
+		n, err := unix.ReadDirent(fd, buf[:])
+		if err != nil {
+			return &os.PathError{Op: "readdir", Path: name, Err: err}
+		}
+		if n == 0 {
+			err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+			if !removed || !errors.Is(err, unix.ENOTEMPTY) {
+				return err
+			}
+			// Entries can be passed over when others are deleted while reading.
+			if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+				return err
+			}
+			removed = false
+			continue
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 		for _, n := range names {
 			if err := r.entry(fd, n, depth+1); err != nil {
 				return err
 			}
+			removed = true
 		}
-		if len(names) > 0 {
-			// Start over: what was read before a deletion may hide later entries.
-			if _, err := d.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil && err != io.EOF {
-			return err
-		}
-		return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
 	}
 }
 

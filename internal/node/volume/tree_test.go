@@ -175,7 +175,7 @@ func TestContainerFiles(t *testing.T) {
 
 	log, err := w.TerminationLog("u1", "c")
 	must(err)
-	if info, err := os.Stat(log); err != nil || info.Mode() != 0o666 || len(filepath.Base(log)) != 8 {
+	if info, err := os.Stat(log); err != nil || info.Mode() != 0o666 {
 		t.Errorf("termination message file: %v %v", info, err)
 	}
 	if second, err := w.TerminationLog("u1", "c"); err != nil || second == log {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -275,50 +276,52 @@ func TestWrittenVolumes(t *testing.T) {
 		{name: "path out of the volume", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "k1", Path: "a/../../x"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : invalid path "a/../../x": it must be relative and must not contain '..'`},
 		{name: "claim", volume: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "pvc"}},
-			err: `MountVolume.SetUp failed for volume "v" : error processing PVC ns/pvc: persistent volumes are not supported by this node`},
+			err: `Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process volumes=[v]: error processing PVC ns/pvc: persistent volumes are not supported by this node`},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.maps["cm"] = &corev1.ConfigMap{Data: map[string]string{"k1": "v1", "k2": "v2"}, BinaryData: map[string][]byte{"bin": {0xff}}}
-			w.secrets["s"] = &corev1.Secret{Data: map[string][]byte{"pw": []byte("hush")}}
-			pod := podWith("u1", volume("v", tc.volume))
-			if tc.change != nil {
-				tc.change(pod)
-			}
-			err := w.prepare(pod)
-			if tc.err != "" {
-				if err == nil || err.Error() != tc.err {
-					t.Fatalf("got error %v, want %s", err, tc.err)
+			synctest.Test(t, func(t *testing.T) { // objects are waited for
+				w := newWorld(t)
+				w.maps["cm"] = &corev1.ConfigMap{Data: map[string]string{"k1": "v1", "k2": "v2"}, BinaryData: map[string][]byte{"bin": {0xff}}}
+				w.secrets["s"] = &corev1.Secret{Data: map[string][]byte{"pw": []byte("hush")}}
+				pod := podWith("u1", volume("v", tc.volume))
+				if tc.change != nil {
+					tc.change(pod)
 				}
-				if want := []string{"FailedMount " + tc.err}; !cmp.Equal(w.events, want) {
-					t.Errorf("events %q, want %q", w.events, want)
+				err := w.prepare(pod)
+				if tc.err != "" {
+					if err == nil || err.Error() != tc.err {
+						t.Fatalf("got error %v, want %s", err, tc.err)
+					}
+					if want := []string{"FailedMount " + tc.err}; !cmp.Equal(w.events, want) {
+						t.Errorf("events %q, want %q", w.events, want)
+					}
+					if w.State(pod).Mounted {
+						t.Error("mounted in spite of the error")
+					}
+					return
 				}
-				if w.State(pod).Mounted {
-					t.Error("mounted in spite of the error")
+				if err != nil {
+					t.Fatal(err)
 				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			v := w.Volumes("u1")["v"]
-			if !v.ReadOnly {
-				t.Error("written volumes are read only for containers")
-			}
-			if diff := cmp.Diff(tc.want, tree(t, v.HostPath)); diff != "" {
-				t.Error(diff)
-			}
-			var st unix.Statfs_t
-			if err := unix.Statfs(v.HostPath, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
-				t.Errorf("content of the agent must not touch a disk: type %x, %v", st.Type, err)
-			}
-			if g := fsGroup(pod); g != nil {
-				info, err := os.Stat(filepath.Join(v.HostPath, "pw"))
-				if err != nil || int64(info.Sys().(*syscall.Stat_t).Gid) != *g {
-					t.Errorf("file does not belong to the fsGroup: %v", err)
+				v := w.Volumes("u1")["v"]
+				if !v.ReadOnly {
+					t.Error("written volumes are read only for containers")
 				}
-			}
+				if diff := cmp.Diff(tc.want, tree(t, v.HostPath)); diff != "" {
+					t.Error(diff)
+				}
+				var st unix.Statfs_t
+				if err := unix.Statfs(v.HostPath, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+					t.Errorf("content of the agent must not touch a disk: type %x, %v", st.Type, err)
+				}
+				if g := fsGroup(pod); g != nil {
+					info, err := os.Stat(filepath.Join(v.HostPath, "pw"))
+					if err != nil || int64(info.Sys().(*syscall.Stat_t).Gid) != *g {
+						t.Errorf("file does not belong to the fsGroup: %v", err)
+					}
+				}
+			})
 		})
 	}
 }
