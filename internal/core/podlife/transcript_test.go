@@ -33,13 +33,18 @@ import (
 //	crash, reboot            the agent starts again with nothing but status and runtime
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
+	stories := 0
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		stories++
 		w := newWorld(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.t = t
 			return w.command(d)
 		})
 	})
+	if stories < 40 {
+		t.Fatalf("only %d stories were found", stories)
+	}
 }
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
