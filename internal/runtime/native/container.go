@@ -82,6 +82,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if s.line() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
 	}
+	if len(cfg.CDIDevices) > 0 {
+		return nil, status.Errorf(codes.Unimplemented, "CDI device %q: this runtime takes devices by their path only", cfg.CDIDevices[0].Name)
+	}
 	image, err := r.cfg.Images.Resolve(ctx, cfg.GetImage().GetImage())
 	if err != nil {
 		return nil, coded(codes.Unknown, fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
@@ -90,6 +93,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	c.rec = containerRecord{
 		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(cfg), ImageID: image.ID, ImageRef: image.Ref,
 		CreatedAt: time.Now().UnixNano(), Hostname: s.hostname(),
+	}
+	if st, err := r.cfg.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image.ID}}); err == nil && len(st.GetImage().GetRepoTags()) > 0 {
+		c.rec.ImageName = st.Image.RepoTags[0]
 	}
 	image.Config.History, image.Config.RootFS = nil, imagespec.RootFS{} // not needed to run it
 	c.rec.Image = image.Config

@@ -39,6 +39,10 @@ func (d *dirImages) Resolve(_ context.Context, ref string) (Image, error) {
 	return Image{ID: "sha256:busybox", Ref: "busybox@sha256:feed", Config: imagespec.Image{Config: d.image}}, nil
 }
 
+func (d *dirImages) ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
+	return &cri.ImageStatusResponse{Image: &cri.Image{Id: "sha256:busybox", RepoTags: []string{"docker.io/library/busybox:1"}}}, nil
+}
+
 func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap) ([]mount.Mount, error) {
 	for _, n := range []string{"u", "w"} {
 		if err := os.MkdirAll(filepath.Join(d.dir, key, n), 0o755); err != nil {

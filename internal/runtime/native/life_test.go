@@ -37,7 +37,7 @@ func TestContainerLife(t *testing.T) {
 	w.stop(id, 20)
 	st := w.wait(id)
 	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt < st.CreatedAt || st.FinishedAt < st.StartedAt ||
-		st.ImageRef != "busybox@sha256:feed" || st.ImageId != "sha256:busybox" || st.User.GetLinux().GetUid() != 0 {
+		st.ImageRef != "busybox@sha256:feed" || st.ImageId != "sha256:busybox" || st.Image.Image != "docker.io/library/busybox:1" || st.User.GetLinux().GetUid() != 0 {
 		t.Errorf("status %+v", st)
 	}
 	got := w.log(sbc, "main")

@@ -91,8 +91,8 @@ func (p *programs) startMonitor(procs []string) (*monitor, error) {
 	defer theirs.Close()
 	cmd := &exec.Cmd{
 		Path:        fmt.Sprintf("/proc/self/fd/%d", p.monitor.Fd()),
-		Args:        append([]string{"carob-monitor"}, procs...),
-		Env:         []string{},
+		Args:        []string{"carob-monitor"},
+		Env:         procs,
 		Dir:         "/",
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},

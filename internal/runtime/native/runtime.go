@@ -117,6 +117,28 @@ func (r *Runtime) Close() error {
 	return r.programs.close()
 }
 
+// RemoveAll stops and removes every sandbox and container.
+func (r *Runtime) RemoveAll(ctx context.Context) error {
+	list, err := r.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(list.Items))
+	slots := make(chan struct{}, 16)
+	for i, s := range list.Items {
+		wg.Add(1)
+		slots <- struct{}{}
+		go func() {
+			defer wg.Done()
+			_, errs[i] = r.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id})
+			<-slots
+		}()
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
 func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.cfg.RootDir, "sandboxes", id) }
 func (r *Runtime) containerDir(id string) string {
 	return filepath.Join(r.cfg.RootDir, "containers", id)

@@ -95,8 +95,8 @@ func (c *container) status() *cri.ContainerStatus {
 		Resources:  &cri.ContainerResources{Linux: c.config.GetLinux().GetResources()},
 		StopSignal: c.config.StopSignal,
 	}
-	if name := c.config.GetImage().GetUserSpecifiedImage(); name != "" {
-		st.Image = &cri.ImageSpec{Image: name, Annotations: c.config.Image.Annotations}
+	if c.rec.ImageName != "" {
+		st.Image = &cri.ImageSpec{Image: c.rec.ImageName, UserSpecifiedImage: c.config.GetImage().GetUserSpecifiedImage()}
 	}
 	if len(c.rec.Resources) > 0 {
 		r := &cri.LinuxContainerResources{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -89,11 +88,8 @@ func (c *container) stopSignal() unix.Signal {
 // parseSignal reads 15, TERM, SIGTERM, SIGRTMIN+3 and CRI's SIGRTMINPLUS3.
 func parseSignal(s string) (unix.Signal, error) {
 	s = strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(strings.ToUpper(s))
-	if n, err := strconv.Atoi(s); err == nil && n > 0 && n < 65 {
-		return unix.Signal(n), nil
-	}
 	sig, err := signal.ParseSignal(s)
-	if err != nil {
+	if err != nil || sig < 1 || sig > 64 {
 		return 0, fmt.Errorf("%q is not a signal", s)
 	}
 	return unix.Signal(sig), nil

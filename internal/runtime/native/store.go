@@ -37,6 +37,7 @@ type containerRecord struct {
 	SandboxID  string          `json:"sandboxId"`
 	Config     []byte          `json:"config"` // cri.ContainerConfig, protobuf
 	ImageID    string          `json:"imageId"`
+	ImageName  string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
 	ImageRef   string          `json:"imageRef"`
 	Image      imagespec.Image `json:"image"` // what of it a start needs
 	LogPath    string          `json:"logPath,omitempty"`

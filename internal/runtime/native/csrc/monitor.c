@@ -790,9 +790,10 @@ static void sweep(void)
 	}
 }
 
-int main(int argc, char **argv)
+int main(int argc, char **argv, char **envp)
 {
-	// argv: name, then the cgroup.procs files to join
+	// The environment is nothing but the cgroup.procs files to join.
+	(void)argc, (void)argv;
 	sigset_t m;
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
@@ -802,8 +803,8 @@ int main(int argc, char **argv)
 	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 	int sfd = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
 	fcntl(3, F_SETFD, FD_CLOEXEC);
-	for (int i = 1; i < argc; i++)
-		if (put(argv[i], "0") < 0)
+	for (int i = 0; envp[i]; i++)
+		if (put(envp[i], "0") < 0)
 			_exit(117);
 	put("/proc/self/oom_score_adj", "-998"); // not permitted everywhere; then we live with it
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);

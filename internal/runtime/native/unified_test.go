@@ -1,0 +1,173 @@
+package native
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestUnified runs containers on cgroup v2: on a host of its own, or in the
+// unified tree of a hybrid one, which has no controllers but everything else
+// (CLONE_INTO_CGROUP, the device program, cgroup.kill, cgroup namespaces).
+func TestUnified(t *testing.T) {
+	w := newWorld(t)
+	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, l := range strings.Split(string(mountinfo), "\n") {
+		if strings.Contains(l, " - cgroup2 ") {
+			lines = append(lines, l)
+		}
+	}
+	v2, err := findCgroups([]byte(strings.Join(lines, "\n")))
+	if err != nil {
+		t.Skip("no cgroup v2 here")
+	}
+	old := w.r.groups
+	w.r.groups = v2
+	defer func() {
+		if err := v2.remove(w.cfg.CgroupRoot); err != nil {
+			t.Error(err)
+		}
+		w.r.groups = old
+	}()
+	sb, sbc := w.sandbox("unified")
+	got := w.output(sb, sbc, "c", `cat /proc/self/cgroup | grep ^0; grep 'sys/fs/cgroup' /proc/mounts | awk '{print $1, $3}'
+head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100`)
+	if want := "0::/\ncgroup cgroup2\n3\ncat: can't open '/tmp/m': Operation not permitted"; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	id := w.run(sb, sbc, "k", shell("sleep 1000 & sleep 1000"))
+	pids := v2.pids(w.cfg.CgroupRoot + "/unified/" + id)
+	if len(pids) == 0 {
+		t.Error("the container is not in its cgroup")
+	}
+	x, err := w.exec(id, "cat", "/proc/self/cgroup")
+	if err != nil || !strings.Contains(string(x.Stdout), "0::/\n") {
+		t.Errorf("exec: %v, %v", x, err)
+	}
+	if err := v2.killAll(w.cfg.CgroupRoot + "/unified/" + id); err != nil {
+		t.Error(err)
+	}
+	if st := w.wait(id); st.ExitCode != 137 {
+		t.Errorf("code %d", st.ExitCode)
+	}
+	w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+}
+
+func TestFindCgroups(t *testing.T) {
+	const v1 = `30 20 0:26 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:10 - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/systemd rw shared:11 - cgroup cgroup rw,xattr,name=systemd
+35 30 0:31 / /sys/fs/cgroup/cpu,cpuacct rw shared:15 - cgroup cgroup rw,cpu,cpuacct
+36 30 0:32 / /sys/fs/cgroup/memory rw shared:16 - cgroup cgroup rw,memory
+99 30 0:32 /docker/x /mnt/memory rw - cgroup cgroup rw,memory
+98 30 0:32 / /run/memory rw - cgroup cgroup rw,memory`
+	c, err := findCgroups([]byte(v1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.v2 || len(c.tree) != 3 || c.of("cpuacct", "/x") != "/sys/fs/cgroup/cpu,cpuacct/x" || c.of("hugetlb", "/x") != "" || c.of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
+		t.Errorf("%+v", c)
+	}
+	c, err = findCgroups([]byte("29 23 0:25 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"))
+	if err != nil || !c.v2 || c.of("memory", "/x") != "/sys/fs/cgroup/x" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := findCgroups(nil); err == nil {
+		t.Error("a host without cgroups is fine?")
+	}
+}
+
+// TestSettings: what the agent asks for, in the files of both versions (L3.117b).
+func TestSettings(t *testing.T) {
+	r := &cri.LinuxContainerResources{
+		CpuShares: 1024, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 3 << 20, CpusetCpus: "0-1",
+		HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"},
+	}
+	text := func(v2 bool, r *cri.LinuxContainerResources) string {
+		var b strings.Builder
+		for _, s := range settingsOf(r, v2) {
+			b.WriteString(s.file + "=" + s.value + "\n")
+		}
+		return b.String()
+	}
+	if got, want := text(true, r), "cpu.weight=39\ncpu.max=50000 100000\nmemory.swap.max=2097152\nmemory.max=1048576\ncpuset.cpus=0-1\nhugetlb.2MB.max=5\nmemory.oom.group=1\n"; got != want {
+		t.Errorf("v2: %s", got)
+	}
+	if got, want := text(false, r), "cpu.shares=1024\ncpu.cfs_period_us=100000\ncpu.cfs_quota_us=50000\nmemory.limit_in_bytes=1048576\nmemory.memsw.limit_in_bytes=3145728\ncpuset.cpus=0-1\nhugetlb.2MB.limit_in_bytes=5\n"; got != want {
+		t.Errorf("v1: %s", got)
+	}
+	if got, want := text(true, &cri.LinuxContainerResources{CpuQuota: -1, MemoryLimitInBytes: -1}), "cpu.max=max 100000\nmemory.max=max\n"; got != want {
+		t.Errorf("none: %s", got)
+	}
+	for shares, want := range map[int64]int64{2: 1, 1024: 39, 262144: 10000, 1: 1, 1 << 30: 10000} {
+		if got := weightOf(shares); got != want {
+			t.Errorf("%d shares: weight %d, want %d", shares, got, want)
+		}
+	}
+}
+
+func TestSlices(t *testing.T) {
+	for slice, want := range map[string]string{
+		"kubepods.slice":                  "/kubepods.slice",
+		"kubepods-burstable-pod1_2.slice": "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice",
+		"-.slice":                         "", "a--b.slice": "error", "a/b.slice": "error", "plain": "error", "-a.slice": "error",
+	} {
+		got, err := expandSlice(slice)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", slice, got, want)
+		}
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for s, want := range map[string]unix.Signal{"15": 15, "SIGTERM": 15, "term": 15, "SIGRTMIN+3": 37, "SIGRTMINPLUS3": 37, "SIGRTMAXMINUS1": 63, "SIGRTMIN": 34, "KILL": 9, "": 0, "SIGNOPE": 0, "99": 0} {
+		got, err := parseSignal(s)
+		if err != nil {
+			got = 0
+		}
+		if got != want {
+			t.Errorf("%q: %d, want %d", s, got, want)
+		}
+	}
+}
+
+func TestShortOverlay(t *testing.T) {
+	dir, data := shortenOverlay("index=off,lowerdir=/var/lib/carob/s/1/fs:/var/lib/carob/s/2/fs,upperdir=/var/lib/carob/rw/x/fs,workdir=/var/lib/carob/rw/x/work")
+	if dir != "/var/lib/carob" || data != "index=off,lowerdir=s/1/fs:s/2/fs,upperdir=rw/x/fs,workdir=rw/x/work" {
+		t.Errorf("%q, %q", dir, data)
+	}
+	if dir, data := shortenOverlay("lowerdir=/a:/b"); dir != "/" || data != "lowerdir=/a:/b" {
+		t.Errorf("%q, %q", dir, data)
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	const all = uint64(allCapabilities)
+	for _, c := range []struct {
+		caps       *cri.Capability
+		privileged bool
+		host, want uint64
+	}{
+		{nil, false, all, 0xa80425fb},
+		{nil, true, all, all},
+		{nil, true, all &^ (1 << unix.CAP_SYS_RAWIO), all &^ (1 << unix.CAP_SYS_RAWIO)},
+		{&cri.Capability{AddCapabilities: []string{"SYS_TIME"}}, false, all, 0xa80425fb | 1<<unix.CAP_SYS_TIME},
+		{&cri.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"net_raw"}}, false, all, all &^ (1 << unix.CAP_NET_RAW)},
+		{&cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"CAP_CHOWN"}}, false, all, 1 << unix.CAP_CHOWN},
+	} {
+		got, err := capabilitiesOf(c.caps, c.privileged, c.host)
+		if err != nil || got.bounding != c.want || got.effective != c.want || got.ambient != 0 {
+			t.Errorf("%v: %#x, want %#x, %v", c.caps, got.bounding, c.want, err)
+		}
+	}
+}
