@@ -15,7 +15,7 @@ LDFLAGS   := -s -w \
 	-X k8s.io/component-base/version.gitMinor=37 \
 	-X k8s.io/component-base/version.gitTreeState=clean
 PKGS      := ./cmd/... ./internal/...
-SOURCES   := $(shell git ls-files '*.go' go.mod go.sum 2>/dev/null)
+SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
@@ -29,8 +29,10 @@ deps: ## install the Debian packages that building and testing need
 
 build: $(BIN)/carob ## build bin/carob, static, with its C helpers embedded
 
-native: deps ## build the C programs of the runtime and the demo image
+native: deps ## build what is embedded: the runtime's C programs and the demo image
 	@$(MAKE) --no-print-directory -C $(NATIVE)
+	@$(GO) run ./test/images -out $(CACHE)/images demo >/dev/null
+	@cmp -s $(CACHE)/images/demo.tar internal/cli/dist/demo.tar || cp $(CACHE)/images/demo.tar internal/cli/dist/demo.tar
 
 $(BIN)/carob: native $(SOURCES)
 	@mkdir -p $(BIN)

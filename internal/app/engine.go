@@ -1,0 +1,144 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/instance"
+	"carob/internal/network"
+	"carob/internal/network/bridge"
+	"carob/internal/runtime"
+	"carob/internal/runtime/native"
+	"carob/internal/runtime/native/criserver"
+	"carob/internal/runtime/native/images"
+	"carob/internal/runtime/native/streaming"
+	"carob/internal/runtime/remote"
+)
+
+// engine is where containers run: carob's own runtime with its images and
+// network, or another one behind a socket.
+type engine struct {
+	runtime.Runtime
+	name   string // prefix of a containerID
+	detail string // for people
+	images http.Handler
+	run    func(context.Context) error
+	closes []func() error
+}
+
+func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
+	if in.RuntimeEndpoint != "" {
+		return openRemote(ctx, in)
+	}
+	return openNative(ctx, in, version)
+}
+
+// close lets go of what was opened, the last first. Containers go on.
+func (e *engine) close() error {
+	var errs []error
+	for i := len(e.closes) - 1; i >= 0; i-- {
+		errs = append(errs, e.closes[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func openRemote(ctx context.Context, in instance.Instance) (*engine, error) {
+	rt, err := remote.Dial(ctx, in.RuntimeEndpoint)
+	if err != nil {
+		return nil, err
+	}
+	v, err := rt.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("container runtime at %s: %w", in.RuntimeEndpoint, err), rt.Close())
+	}
+	return &engine{
+		Runtime: rt, name: v.RuntimeName, detail: v.RuntimeName + " " + v.RuntimeVersion + " at " + in.RuntimeEndpoint,
+		images: imageHandler(rt, nil), closes: []func() error{rt.Close},
+		run: func(ctx context.Context) error { <-ctx.Done(); return nil },
+	}, nil
+}
+
+func openNative(ctx context.Context, in instance.Instance, version string) (_ *engine, err error) {
+	e := &engine{name: "carob", detail: "native"}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	dir := filepath.Join(in.DataDir, "runtime")
+	store, err := images.Open(ctx, images.Config{Root: filepath.Join(dir, "images"), RegistryConfig: in.RegistryConfig})
+	if err != nil {
+		return nil, err
+	}
+	e.closes = append(e.closes, store.Close)
+	net, closeNet, err := openNetwork(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	e.closes = append(e.closes, closeNet)
+	rt, err := native.New(ctx, native.Config{
+		RootDir: dir, StateDir: filepath.Join(in.RunDir, "runtime"), CgroupRoot: in.CgroupRoot,
+		Images: store, Network: net, Name: "carob", Version: version,
+		SeccompRoot: filepath.Join(in.DataDir, "node", "seccomp"), SandboxPool: spareMonitors,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.closes = append(e.closes, rt.Close)
+	streams, err := streaming.New(rt.Streams())
+	if err != nil {
+		return nil, err
+	}
+	rt.UseStreaming(streams)
+	e.Runtime = rt
+	e.images = imageHandler(rt, storeImages{store})
+	server := criserver.New(rt)
+	e.run = func(ctx context.Context) error {
+		l, err := criserver.Listen(in.SocketCRI, 0o600)
+		if err != nil {
+			return err
+		}
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return streams.Run(ctx) })
+		g.Go(func() error { return server.Run(ctx, l) })
+		return g.Wait()
+	}
+	return e, nil
+}
+
+// spareMonitors stand ready for the next pods; each costs well under 100 kB.
+const spareMonitors = 4
+
+// openNetwork is the pod network that the instance asks for.
+func openNetwork(ctx context.Context, in instance.Instance) (network.PodNetwork, func() error, error) {
+	n, err := bridge.Open(ctx, bridgeConfig(in))
+	if err != nil {
+		return nil, nil, fmt.Errorf("pod network: %w", err)
+	}
+	return n, n.Close, nil
+}
+
+func bridgeConfig(in instance.Instance) bridge.Config {
+	return bridge.Config{
+		Bridge: in.BridgeName, Pods: in.Pods, Table: in.NFTable,
+		StateDir: filepath.Join(in.DataDir, "network"), RunDir: in.RunDir,
+	}
+}
+
+// storeImages is the native image store as the image service wants it.
+type storeImages struct{ store *images.Store }
+
+func (s storeImages) Import(ctx context.Context, archive io.Reader, progress func(string)) ([]string, error) {
+	return s.store.Import(ctx, archive, progress)
+}
+
+func (s storeImages) Pull(ctx context.Context, name string, progress func(string)) (string, error) {
+	return s.store.Pull(ctx, name, nil, progress)
+}

@@ -1,0 +1,223 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/instance"
+	"carob/internal/network/bridge"
+	"carob/internal/runtime"
+)
+
+// podUIDLabel is on every sandbox that a node agent makes (L3.164).
+const podUIDLabel = "io.kubernetes.pod.uid"
+
+// RemovePods ends the pods of an instance that does not run and takes away what
+// they and carob left on the host. The data directory stays: the next Up starts
+// the pods that the API still has.
+func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
+	if _, err := os.Stat(in.DataDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	in, err := lastFlags(in)
+	if err != nil {
+		return err
+	}
+	lock, err := instance.Acquire(in.LockFile, instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version})
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if err := endSandboxes(ctx, in, a.version); err != nil {
+		return err
+	}
+	errs := []error{unmountBelow(in.DataDir), unmountBelow(in.RunDir)}
+	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
+		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
+	}
+	errs = append(errs, removeCgroups("/proc/self/mountinfo", in.CgroupRoot))
+	if in.PodLogDir != filepath.Join(in.DataDir, "log", "pods") {
+		errs = append(errs, removeEmpty(in.PodLogDir))
+	}
+	errs = append(errs, os.RemoveAll(in.RunDir))
+	return errors.Join(errs...)
+}
+
+// endSandboxes stops and removes every sandbox of this instance, side by side.
+func endSandboxes(ctx context.Context, in instance.Instance, version string) (err error) {
+	e, err := openEngine(ctx, in, version)
+	if err != nil {
+		return fmt.Errorf("open container runtime: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	list, err := e.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	own := ownPods(in)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for _, s := range list.Items {
+		// A runtime behind a socket may serve others, too.
+		if in.RuntimeEndpoint != "" && !own[s.Labels[podUIDLabel]] {
+			continue
+		}
+		g.Go(func() error { return endSandbox(ctx, e, s.Id) })
+	}
+	return g.Wait()
+}
+
+func endSandbox(ctx context.Context, rt runtime.Sandboxes, id string) error {
+	if _, err := rt.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", id, err)
+	}
+	if _, err := rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	return nil
+}
+
+// ownPods are the pods whose directories this instance's agent made.
+func ownPods(in instance.Instance) map[string]bool {
+	own := map[string]bool{}
+	entries, _ := os.ReadDir(filepath.Join(in.DataDir, "node", "pods"))
+	for _, e := range entries {
+		own[e.Name()] = true
+	}
+	return own
+}
+
+// unmountBelow takes away all mounts below a directory, the innermost first.
+func unmountBelow(dir string) error {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("look at mounts: %w", err)
+	}
+	var below []string
+	for l := range strings.Lines(string(b)) {
+		if f := strings.Fields(l); len(f) > 4 && strings.HasPrefix(unescape(f[4]), dir+"/") {
+			below = append(below, unescape(f[4]))
+		}
+	}
+	slices.Reverse(below)
+	var errs []error
+	for _, m := range below {
+		if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// removeCgroups removes a cgroup and all below it from every hierarchy, and
+// kills what is still in one.
+func removeCgroups(mountinfo, root string) error {
+	b, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return fmt.Errorf("look at mounts: %w", err)
+	}
+	var errs []error
+	for l := range strings.Lines(string(b)) {
+		f := strings.Fields(l)
+		i := slices.Index(f, "-")
+		if i < 0 || len(f) < i+2 || f[i+1] != "cgroup" && f[i+1] != "cgroup2" {
+			continue
+		}
+		errs = append(errs, removeCgroup(filepath.Join(unescape(f[4]), root)))
+	}
+	return errors.Join(errs...)
+}
+
+func removeCgroup(dir string) error {
+	var all []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			all = append(all, p)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look at cgroup: %w", err)
+	}
+	var errs []error
+	for i := len(all) - 1; i >= 0; i-- {
+		if err := unix.Rmdir(all[i]); err == nil || errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err := emptyCgroup(all[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// emptyCgroup kills the processes of a group and removes it as soon as they have left.
+func emptyCgroup(dir string) error {
+	for range 100 {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look at cgroup: %w", err)
+		}
+		for pid := range strings.FieldsSeq(string(b)) {
+			kill(pid)
+		}
+		err = unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+	}
+	return fmt.Errorf("remove cgroup %s: processes in it do not end", dir)
+}
+
+// kill ends a process and waits until it has ended.
+func kill(pid string) {
+	n := 0
+	if _, err := fmt.Sscan(pid, &n); err != nil || n <= 1 {
+		return
+	}
+	fd, err := unix.PidfdOpen(n, 0)
+	if err != nil {
+		return // ended already
+	}
+	defer unix.Close(fd)
+	if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 1000)
+	}
+}
+
+// removeEmpty removes a directory and its empty subdirectories.
+func removeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil // nothing there
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			_ = removeEmpty(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = os.Remove(dir) // fails when something is left in it, which is then not ours to remove
+	return nil
+}

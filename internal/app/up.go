@@ -1,0 +1,264 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"carob/internal/apiserver"
+	"carob/internal/base/atomicfile"
+	"carob/internal/base/imageapi"
+	"carob/internal/base/instance"
+	"carob/internal/base/pki"
+	"carob/internal/cli"
+	"carob/internal/controllers"
+	"carob/internal/node"
+	"carob/internal/scheduler"
+	"carob/internal/timeline"
+)
+
+// Identities of carob's own parts towards the API server.
+const (
+	schedulerUser  = "system:kube-scheduler"
+	controllerUser = "system:kube-controller-manager"
+	nodesGroup     = "system:nodes"
+)
+
+// Up runs one carob until ctx ends.
+//
+//	preflight ─ lock ─ listeners, keys ─┬─ store, API server ──────────┬─ scheduler, controllers, node agent ─ ready
+//	                                    └─ network, images, runtime ───┘
+func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err error) {
+	if err := preflight(in); err != nil {
+		return err
+	}
+	owner := instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version, URL: url(in)}
+	lock, err := instance.Acquire(in.LockFile, owner)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	saveMemory()
+	if err := saveFlags(in); err != nil {
+		return err
+	}
+	c := &carob{App: a, in: in, progress: p, parts: newStack()}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.open(ctx); err != nil {
+		return err
+	}
+	if err := c.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // asked to stop before it was ready
+		}
+		return err
+	}
+	owner.Ready = true
+	if err := lock.Write(owner); err != nil {
+		return err
+	}
+	p.Ready(owner.URL)
+	return c.parts.wait(ctx)
+}
+
+// saveMemory trades a little CPU for a small idle process.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+}
+
+// carob is one running instance.
+type carob struct {
+	*App
+	in       instance.Instance
+	progress cli.Progress
+	parts    *stack
+
+	api, agentListener net.Listener
+	keys               *pki.PKI
+	hostIPs            []netip.Addr
+
+	server   *apiserver.Server
+	engine   *engine
+	timeline *timeline.Store
+}
+
+func url(in instance.Instance) string {
+	host := in.ListenAddr.Addr()
+	if host.IsUnspecified() {
+		host = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return "https://" + netip.AddrPortFrom(host, in.ListenAddr.Port()).String()
+}
+
+// prepare takes the ports and makes the keys: what fails fast fails first.
+func (c *carob) prepare() (err error) {
+	if c.api, err = listen("the API server", "--listen", c.in.ListenAddr.String()); err != nil {
+		return err
+	}
+	if c.agentListener, err = listen("the node agent", "another --data-dir", c.in.AgentListen.String()); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.in.RunDir, 0o700); err != nil {
+		return fmt.Errorf("make runtime directory: %w", err)
+	}
+	c.hostIPs = hostIPs(c.in)
+	names := []string{c.in.NodeName}
+	for _, ip := range c.hostIPs {
+		names = append(names, ip.String())
+	}
+	hosts := names
+	if !c.in.ListenAddr.Addr().IsUnspecified() {
+		hosts = append(hosts, c.in.ListenAddr.Addr().String())
+	}
+	c.keys, err = pki.Open(pki.Config{
+		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts, ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
+		NodeName: c.in.NodeName, NodeHosts: names,
+	}, time.Now())
+	if err != nil {
+		return err
+	}
+	config := pki.Kubeconfig(c.in.ID, url(c.in), c.keys.CAPEM, c.keys.Admin)
+	if err := atomicfile.Write(c.in.Kubeconfig, config, 0o600); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	c.progress.Step("keys", "")
+	return nil
+}
+
+// open builds what needs time, side by side: the store with the API server, and the runtime.
+func (c *carob) open(ctx context.Context) error {
+	var err error
+	if c.timeline, err = timeline.Open(filepath.Join(c.in.DataDir, "timeline")); err != nil {
+		return fmt.Errorf("open timeline: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		c.server, err = apiserver.New(ctx, apiserver.Config{
+			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers,
+			ServiceCIDR: c.in.Services, PKI: c.keys, NodeDialer: c.dialNode,
+		})
+		if err != nil {
+			return err
+		}
+		c.progress.Step("store", storeDetail(c.in))
+		return nil
+	})
+	g.Go(func() (err error) {
+		if c.engine, err = openEngine(ctx, c.in, c.version); err != nil {
+			return err
+		}
+		c.progress.Step("runtime", c.engine.detail)
+		return nil
+	})
+	return g.Wait()
+}
+
+func storeDetail(in instance.Instance) string {
+	if len(in.EtcdServers) > 0 {
+		return "etcd at " + in.EtcdServers[0]
+	}
+	return "embedded etcd"
+}
+
+// advertise is where pods find the API server.
+func (c *carob) advertise() netip.Addr {
+	if a := c.in.ListenAddr.Addr(); !a.IsUnspecified() {
+		return a
+	}
+	return c.hostIPs[0]
+}
+
+// dialNode reaches the agent of this process on loopback, where alone it listens; others by their address.
+func (c *carob) dialNode(ctx context.Context, name, addr string) (net.Conn, error) {
+	if name == c.in.NodeName {
+		addr = c.in.AgentListen.String()
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// start runs the parts and returns when the cluster takes pods.
+func (c *carob) start(ctx context.Context) error {
+	c.parts.start(ctx, "runtime", c.engine.run)
+	c.parts.start(ctx, "API server", c.server.Run)
+	if err := c.parts.await(ctx, c.server.Ready()); err != nil {
+		return err
+	}
+	c.progress.Step("API server", url(c.in))
+
+	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser), scheduler.Options{Journal: c.timeline})
+	if err != nil {
+		return err
+	}
+	c.parts.start(ctx, "scheduler", sched.Run)
+	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{RootCA: c.keys.CAPEM})
+	if err != nil {
+		return err
+	}
+	c.parts.start(ctx, "controllers", ctrl.Run)
+	agent, err := c.agent()
+	if err != nil {
+		return err
+	}
+	c.parts.start(ctx, "node agent", agent.Run)
+	if err := c.parts.await(ctx, agent.Ready()); err != nil {
+		return err
+	}
+	c.progress.Step("node", c.in.NodeName)
+	return nil
+}
+
+func (c *carob) agent() (*node.Agent, error) {
+	nodeClient := c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
+	callers := x509.NewCertPool()
+	callers.AddCert(c.keys.CA)
+	return node.New(node.Config{
+		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
+		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, CgroupRoot: c.in.CgroupRoot,
+		PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
+		Listener: c.agentListener,
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{c.keys.NodeServing.TLS}, ClientCAs: callers,
+			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+		},
+		Handlers: map[string]http.Handler{
+			"/timeline/":              c.timeline.Handler(),
+			"/" + imageapi.Path:       c.engine.images,
+			"/" + imageapi.Path + "/": c.engine.images,
+		},
+		Journal: c.timeline,
+	})
+}
+
+// close stops everything that was opened, the last first. Containers go on.
+func (c *carob) close() error {
+	errs := []error{c.parts.stop()}
+	if c.engine != nil {
+		errs = append(errs, c.engine.close())
+	}
+	if c.timeline != nil {
+		errs = append(errs, c.timeline.Close())
+	}
+	for _, l := range []net.Listener{c.api, c.agentListener} {
+		if l != nil {
+			_ = l.Close() // closed by its server, when that came to run
+		}
+	}
+	return errors.Join(errs...)
+}
