@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +19,7 @@ import (
 const (
 	maxTerminationMessage = 4096    // bytes (L3.150)
 	maxEnvFile            = 1 << 20 // bytes
+	keptTerminationLogs   = 4       // of one container: the running instance, the previous, and two to spare
 )
 
 // HostsFile implements spec.Disk. The file is written in place: running containers have it mounted.
@@ -34,11 +37,16 @@ func (m *Manager) HostsFile(uid types.UID, content []byte) (string, error) {
 }
 
 // TerminationLog implements spec.Disk. It needs no directory of its own: on many
-// file systems that would cost more than all the rest of Prepare.
+// file systems that would cost more than all the rest of Prepare. Of the earlier
+// instances only those are kept that can still be asked for.
 func (m *Manager) TerminationLog(uid types.UID, container string) (string, error) {
+	prefix := "termination." + container + "."
+	if err := keepNewest(m.podDir(uid), prefix, keptTerminationLogs-1); err != nil {
+		return "", fmt.Errorf("making the termination message file: %w", err)
+	}
 	var id [4]byte
 	rand.Read(id[:]) // never fails
-	path := filepath.Join(m.podDir(uid), "termination."+container+"."+hex.EncodeToString(id[:]))
+	path := filepath.Join(m.podDir(uid), prefix+hex.EncodeToString(id[:]))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return "", fmt.Errorf("making the termination message file: %w", err)
@@ -47,6 +55,30 @@ func (m *Manager) TerminationLog(uid types.UID, container string) (string, error
 		return "", fmt.Errorf("making the termination message file: %w", err)
 	}
 	return path, nil
+}
+
+// keepNewest removes the files of dir with that prefix but for the newest n.
+func keepNewest(dir, prefix string, n int) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var infos []fs.FileInfo
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		if info, err := e.Info(); err == nil {
+			infos = append(infos, info)
+		}
+	}
+	slices.SortFunc(infos, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, info := range infos[min(n, len(infos)):] {
+		if err := os.Remove(filepath.Join(dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // TerminationMessage reads the last 4096 bytes of a termination message file (L3.150).

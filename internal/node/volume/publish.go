@@ -155,9 +155,9 @@ func link(dir string, content payload) error {
 	for _, e := range entries {
 		switch name := e.Name(); {
 		case strings.HasPrefix(name, ".."):
-		case want[name]:
+		case want[name] && e.Type() == fs.ModeSymlink:
 			delete(want, name)
-		default:
+		default: // gone, or a directory that was made for a subPath before the key was there
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
 				return err
 			}

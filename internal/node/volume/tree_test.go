@@ -181,6 +181,13 @@ func TestContainerFiles(t *testing.T) {
 	if second, err := w.TerminationLog("u1", "c"); err != nil || second == log {
 		t.Errorf("each instance has its own: %v", err)
 	}
+	for range 10 {
+		log, err = w.TerminationLog("u1", "c")
+		must(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(w.podDir("u1"), "termination.c.*")); err != nil || len(left) != keptTerminationLogs {
+		t.Errorf("a crash loop leaves %d files, %v", len(left), err)
+	}
 	must(os.WriteFile(log, []byte("start"+strings.Repeat("x", 4093)+"end"), 0o666))
 	if text, err := w.TerminationMessage(log); err != nil || len(text) != 4096 || !strings.HasSuffix(text, "end") {
 		t.Errorf("%d bytes, %v", len(text), err)

@@ -640,3 +640,18 @@ func TestRun(t *testing.T) {
 		}
 	})
 }
+
+// A subPath of a key that is not there yet is a directory; it makes way for the key.
+func TestKeyThatReplacesSubPath(t *testing.T) {
+	w := newWorld(t)
+	w.put("cm", map[string]string{"k": "1"})
+	dir := w.mustPrepare(podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")})))["v"].HostPath
+	if _, err := w.SubPath(t.Context(), spec.SubPath{UID: "u1", Container: "c", Volume: "v", Path: "late", ReadOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.put("cm", map[string]string{"k": "1", "late": "2"})
+	w.refresh(t.Context(), w.find("u1"))
+	if diff := cmp.Diff([]string{"k 644 1", "late 644 2"}, tree(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
