@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	goruntime "runtime"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,7 +15,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/node/cgroup"
 	"carob/internal/node/events"
@@ -147,6 +145,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.reporter = object.New(object.Config{
 		Client: p.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: machine, Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
+		Pressure: func() (object.Reading, error) { return object.ReadPressure(cfg.RootDir) },
 		Problems: p.health.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
 	})
 	if cfg.Listener != nil {
@@ -231,14 +230,6 @@ func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
 		n.NetworkProblem = p.health.networkProblem()
 		return n
 	}
-}
-
-// admit asks core/placement whether the pod may run here (L3.10).
-func (p *parts) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
-	if r := placement.AdmitOnNode(pod, p.reporter.Node(), others, goruntime.GOOS); r != nil {
-		return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
-	}
-	return nil
 }
 
 // images are the images of the machine, largest first.

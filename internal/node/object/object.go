@@ -38,6 +38,8 @@ type Config struct {
 	MaxPods int
 	Port    int // of the agent's HTTPS server; 0: none
 
+	// Pressure reads how much is left of memory, disk and processes.
+	Pressure func() (Reading, error)
 	// Problems says why the node is not ready; none: it is. Cheap.
 	Problems func(ctx context.Context) []string
 	Images   func(ctx context.Context) []corev1.ContainerImage
@@ -64,6 +66,8 @@ type Reporter struct {
 	storedOnce, readyOnce sync.Once
 
 	untaintRefused bool
+	pressure       pressure
+	reading        Reading
 	lease          *coordinationv1.Lease // as stored; nil: unknown
 	reported       time.Time             // last status written
 }
@@ -141,12 +145,13 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 	}
 	problems := r.cfg.Problems(ctx)
 	ready := len(problems) == 0
-	if !r.due(old, problems, now) {
+	conditions := r.conditions(ctx, problems, now)
+	if !r.due(old, conditions, now) {
 		return ready, r.untaint(ctx, ready)
 	}
 	for range 3 {
 		node := old.DeepCopy()
-		r.fill(ctx, node, problems, now)
+		r.fill(ctx, node, conditions, now)
 		stored, err := r.cfg.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 		if apierrors.IsConflict(err) {
 			if old, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
@@ -175,7 +180,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	if r.cfg.PodCIDR != "" {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
 	}
-	r.fill(ctx, node, r.cfg.Problems(ctx), now)
+	r.fill(ctx, node, r.conditions(ctx, r.cfg.Problems(ctx), now), now)
 	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
 	if err == nil {
 		r.tell(&corev1.Node{}, stored)
@@ -221,18 +226,33 @@ func (r *Reporter) labels() map[string]string {
 	return l
 }
 
+// conditions is how the node is now.
+func (r *Reporter) conditions(ctx context.Context, problems []string, now time.Time) []corev1.NodeCondition {
+	reading, err := r.cfg.Pressure()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Reading the node's pressure failed")
+		reading = r.reading // the last that worked
+	}
+	r.reading = reading
+	return append(r.pressure.conditions(reading, now), readyCondition(problems))
+}
+
 // due says whether the status must be written now.
-func (r *Reporter) due(node *corev1.Node, problems []string, now time.Time) bool {
+func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) bool {
 	if now.Sub(r.reported) >= reportPeriod {
 		return true
 	}
-	want := readyCondition(problems)
-	have := condition(node, corev1.NodeReady)
-	return have == nil || have.Status != want.Status || have.Message != want.Message
+	for i := range conditions {
+		have := condition(node, conditions[i].Type)
+		if have == nil || have.Status != conditions[i].Status || have.Message != conditions[i].Message {
+			return true
+		}
+	}
+	return false
 }
 
 // fill sets everything of the status that the agent owns.
-func (r *Reporter) fill(ctx context.Context, node *corev1.Node, problems []string, now time.Time) {
+func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) {
 	s := &node.Status
 	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
 	s.Capacity, s.Allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
@@ -251,12 +271,7 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, problems []strin
 		s.Images = s.Images[:imagesReported]
 	}
 	s.Features, s.RuntimeHandlers = r.cfg.Features()
-	for _, c := range []corev1.NodeCondition{
-		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
-		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
-		readyCondition(problems),
-	} {
+	for _, c := range conditions {
 		setCondition(node, c, now)
 	}
 }
@@ -360,25 +375,25 @@ func (r *Reporter) renew(ctx context.Context) error {
 	leases := r.cfg.Client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(time.Now())
 	seconds := int32(leaseSeconds)
-	write := func(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	write := func(l *coordinationv1.Lease, exists bool) (*coordinationv1.Lease, error) {
 		l = l.DeepCopy()
 		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now
 		if node := r.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
 			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 		}
-		if l.ResourceVersion == "" {
+		if !exists {
 			return leases.Create(ctx, l, metav1.CreateOptions{})
 		}
 		return leases.Update(ctx, l, metav1.UpdateOptions{})
 	}
-	old := r.lease
-	if old == nil {
+	old, exists := r.lease, r.lease != nil
+	if !exists {
 		old = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Namespace: leaseNamespace}}
 	}
-	stored, err := write(old)
+	stored, err := write(old, exists)
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
 		if old, err = leases.Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
-			stored, err = write(old)
+			stored, err = write(old, true)
 		}
 	}
 	if err != nil {

@@ -87,8 +87,24 @@ func New(cfg Config) *Observer {
 // Forget drops what is remembered of a pod.
 func (o *Observer) Forget(uid types.UID) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	m := o.pods[uid]
 	delete(o.pods, uid)
+	o.mu.Unlock()
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, k := range m.containers {
+		o.logEnds(id, k)
+	}
+}
+
+// logEnds says that nothing more is written to the log of a container that ran.
+func (o *Observer) logEnds(id string, k known) {
+	if o.cfg.LogPath != nil && k.logPath != "" && k.state == cri.ContainerState_CONTAINER_RUNNING {
+		o.cfg.LogPath(id, k.logPath, false)
+	}
 }
 
 // Refresh has the next look read the status of the container again.
@@ -260,6 +276,11 @@ func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Conta
 		}
 		keep[item.Id] = k
 		found = append(found, k.c)
+	}
+	for id, k := range m.containers {
+		if _, here := keep[id]; !here {
+			o.logEnds(id, k) // it vanished without being seen to end
+		}
 	}
 	m.containers = keep
 	slices.SortStableFunc(found, func(a, b podlife.Container) int {

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/placement"
+	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
+)
+
+// admit says whether the pod may run on this node, beside the others; nil: it may.
+// The first check that refuses counts (L3.11).
+func (p *parts) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+	node := p.reporter.Node()
+	if r := admitUnderPressure(pod, node); r != nil {
+		return r
+	}
+	if r := admitSysctls(pod); r != nil {
+		return r
+	}
+	if r := placement.AdmitOnNode(pod, node, others, goruntime.GOOS); r != nil {
+		return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
+	}
+	return nil
+}
+
+// admitUnderPressure keeps new pods off a node that runs out of something (L3.38).
+// Pods that ran already before the agent started are for eviction to judge.
+func admitUnderPressure(pod *corev1.Pod, node *corev1.Node) *podlife.Rejection {
+	if node == nil || resources.IsCritical(pod) || pod.Status.Phase == corev1.PodRunning {
+		return nil
+	}
+	var under []string
+	for _, c := range node.Status.Conditions {
+		switch c.Type {
+		case corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
+			if c.Status == corev1.ConditionTrue {
+				under = append(under, string(c.Type))
+			}
+		}
+	}
+	if len(under) == 0 {
+		return nil
+	}
+	if len(under) == 1 && under[0] == string(corev1.NodeMemoryPressure) {
+		taint := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
+		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) && (t.Effect == "" || t.Effect == taint.Effect)
+		})
+		if resources.QoS(pod) != corev1.PodQOSBestEffort || tolerated {
+			return nil
+		}
+	}
+	return &podlife.Rejection{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", under)} // L3.30
+}
+
+// safeSysctls may be set by every pod (L3.41).
+var safeSysctls = []string{
+	"kernel.shm_rmid_forced",
+	"net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start",
+	"net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl",
+	"net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat",
+}
+
+// admitSysctls refuses sysctls that would reach beyond the pod (L3.31, L3.41).
+func admitSysctls(pod *corev1.Pod) *podlife.Rejection {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		name := strings.ReplaceAll(s.Name, "/", ".")
+		var why string
+		switch {
+		case !slices.Contains(safeSysctls, name):
+			why = fmt.Sprintf("%q not allowlisted", s.Name)
+		case strings.HasPrefix(name, "net.") && pod.Spec.HostNetwork:
+			why = fmt.Sprintf("%q not allowed with host net enabled", s.Name)
+		case strings.HasPrefix(name, "kernel.") && pod.Spec.HostIPC:
+			why = fmt.Sprintf("%q not allowed with host ipc enabled", s.Name)
+		}
+		if why != "" {
+			return &podlife.Rejection{Reason: "SysctlForbidden", Message: "forbidden sysctl: " + why}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package object
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+type fixture struct {
+	client *fake.Clientset
+	r      *Reporter
+
+	mu       sync.Mutex
+	problems []string
+	reading  Reading
+	events   []string
+}
+
+func (f *fixture) set(problems ...string) {
+	f.mu.Lock()
+	f.problems = problems
+	f.mu.Unlock()
+	f.r.Poke()
+	synctest.Wait()
+}
+
+func (f *fixture) node(t *testing.T) *corev1.Node {
+	t.Helper()
+	n, err := f.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (f *fixture) writes(verb, resource string) int {
+	n := 0
+	for _, a := range f.client.Actions() {
+		if a.GetVerb() == verb && a.GetResource().Resource == resource {
+			n++
+		}
+	}
+	return n
+}
+
+func start(t *testing.T, existing ...*corev1.Node) *fixture {
+	f := &fixture{client: fake.NewClientset(), reading: Reading{MemoryAvailable: 1 << 30, DiskAvailable: 1, InodesFree: 1, PIDsAvailable: 1}}
+	for _, n := range existing {
+		if err := f.client.Tracker().Add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.r = New(Config{
+		Client: f.client, Name: "n1", HostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Version: "v1.37.2", Runtime: "carob://1",
+		PodCIDR: "10.0.0.0/24", MaxPods: 110, Port: 10250, Labels: map[string]string{"zone": "a"},
+		Machine: Machine{
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi"),
+			},
+			Info: corev1.NodeSystemInfo{BootID: "boot-2"},
+		},
+		Pressure: func() (Reading, error) { f.mu.Lock(); defer f.mu.Unlock(); return f.reading, nil },
+		Problems: func(context.Context) []string { f.mu.Lock(); defer f.mu.Unlock(); return f.problems },
+		Images:   func(context.Context) []corev1.ContainerImage { return nil },
+		Features: func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) { return nil, nil },
+		Event: func(_, reason, message string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, reason+": "+message)
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { f.r.Run(ctx) })
+	t.Cleanup(func() { cancel(); run.Wait() })
+	synctest.Wait()
+	return f
+}
+
+func isReady(n *corev1.Node) string {
+	c := condition(n, corev1.NodeReady)
+	if c == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+}
+
+// The object is registered ready with everything of the machine, and the lease follows (L0.44).
+func TestRegister(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		n := f.node(t)
+		select {
+		case <-f.r.Ready():
+		default:
+			t.Error("not ready")
+		}
+		if got := isReady(n); got != "True KubeletReady kubelet is posting ready status" {
+			t.Errorf("Ready: %s", got)
+		}
+		if n.Labels[corev1.LabelHostname] != "n1" || n.Labels[corev1.LabelOSStable] != "linux" || n.Labels["zone"] != "a" {
+			t.Errorf("labels %v", n.Labels)
+		}
+		if got := n.Status.Allocatable.Memory().Value(); got != 1<<30-100<<20 {
+			t.Errorf("allocatable memory %d", got)
+		}
+		if n.Spec.PodCIDR != "10.0.0.0/24" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 || n.Status.Capacity.Pods().Value() != 110 {
+			t.Errorf("node %+v", n)
+		}
+		lease, err := f.client.CoordinationV1().Leases(leaseNamespace).Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil || *lease.Spec.LeaseDurationSeconds != 40 {
+			t.Errorf("lease %+v, %v", lease, err)
+		}
+		if !slices.Contains(f.events, "NodeReady: Node n1 status is now: NodeReady") {
+			t.Errorf("events %v", f.events)
+		}
+	})
+}
+
+// Idle: a lease every 10 s, a status every 5 min (L0.44).
+func TestIdleWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.client.ClearActions()
+		time.Sleep(20 * time.Minute)
+		if n := f.writes("update", "leases"); n < 115 || n > 121 {
+			t.Errorf("%d leases in 20 minutes", n)
+		}
+		if n := f.writes("update", "nodes"); n < 3 || n > 4 {
+			t.Errorf("%d statuses in 20 minutes", n)
+		}
+	})
+}
+
+// A problem is told at once, and its end too (L7.164a).
+func TestNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.set("container runtime is down")
+		if got := isReady(f.node(t)); got != "False KubeletNotReady container runtime is down" {
+			t.Errorf("Ready: %s", got)
+		}
+		f.set("a", "b")
+		if got := isReady(f.node(t)); got != "False KubeletNotReady [a, b]" {
+			t.Errorf("Ready: %s", got)
+		}
+		f.set()
+		if got := isReady(f.node(t)); !strings.HasPrefix(got, "True") {
+			t.Errorf("Ready: %s", got)
+		}
+	})
+}
+
+// Pressure lasts at least five minutes after the last reading that hit (L7.146).
+func TestPressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		good := f.reading
+		status := func() string {
+			c := condition(f.node(t), corev1.NodeMemoryPressure)
+			return string(c.Status) + " " + c.Reason
+		}
+		set := func(r Reading) {
+			f.mu.Lock()
+			f.reading = r
+			f.mu.Unlock()
+			f.r.Poke()
+			synctest.Wait()
+		}
+		if got := status(); got != "False KubeletHasSufficientMemory" {
+			t.Error(got)
+		}
+		set(Reading{MemoryAvailable: 50 << 20, DiskAvailable: 1, InodesFree: 1, PIDsAvailable: 1})
+		if got := status(); got != "True KubeletHasInsufficientMemory" {
+			t.Error(got)
+		}
+		set(good)
+		time.Sleep(4 * time.Minute)
+		if got := status(); got != "True KubeletHasInsufficientMemory" {
+			t.Error("after 4 minutes:", got)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := status(); got != "False KubeletHasSufficientMemory" {
+			t.Error("after 6 minutes:", got)
+		}
+	})
+}
+
+// A node that is there already keeps what others wrote; a new boot is told (L7.80).
+func TestTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"mine": "yes"}},
+			Spec: corev1.NodeSpec{Unschedulable: true, PodCIDR: "10.9.0.0/24", Taints: []corev1.Taint{
+				{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "keep", Effect: corev1.TaintEffectNoExecute},
+			}},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}},
+		}
+		f := start(t, old)
+		n := f.node(t)
+		if n.Labels["mine"] != "yes" || n.Labels["zone"] != "a" || !n.Spec.Unschedulable || n.Spec.PodCIDR != "10.9.0.0/24" {
+			t.Errorf("labels %v, spec %+v", n.Labels, n.Spec)
+		}
+		if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != "keep" {
+			t.Errorf("taints %v", n.Spec.Taints)
+		}
+		if !strings.HasPrefix(isReady(n), "True") {
+			t.Errorf("Ready: %s", isReady(n))
+		}
+		if !slices.Contains(f.events, "Rebooted: Node n1 has been rebooted, boot id: boot-2") {
+			t.Errorf("events %v", f.events)
+		}
+	})
+}
+
+// A node that somebody deletes comes back.
+func TestDeletedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		if err := f.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		f.node(t)
+	})
+}
+
+func TestImageList(t *testing.T) {
+	got := ImageList([]*cri.Image{
+		{Id: "1", RepoTags: []string{"small:1"}, Size: 1}, {Id: "2"}, {Id: "3", RepoTags: []string{"big:1"}, RepoDigests: []string{"big@sha256:0"}, Size: 9},
+	})
+	if len(got) != 2 || got[0].Names[0] != "big@sha256:0" || got[1].SizeBytes != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	m, err := ReadMachine(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Info.KernelVersion == "" || m.Info.BootID == "" || m.Capacity.Cpu().Value() < 1 || m.Capacity.Memory().Value() < 1<<20 || m.Capacity.StorageEphemeral().Value() < 1<<20 {
+		t.Errorf("%+v", m)
+	}
+	if r, err := ReadPressure(t.TempDir()); err != nil || r.MemoryAvailable <= 0 || r.DiskAvailable <= 0 || r.PIDsAvailable <= 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
