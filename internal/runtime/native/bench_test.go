@@ -21,9 +21,13 @@ func BenchmarkPodCycle(b *testing.B) {
 		b.Run(fmt.Sprintf("parallel=%d", parallel), func(b *testing.B) {
 			w := newWorld(b)
 			steps := &stepTable{}
+			for i := range 3 { // page cache, seccomp's tables
+				if err := podCycle(w, &stepTable{}, fmt.Sprintf("warm%d", i)); err != nil {
+					b.Fatal(err)
+				}
+			}
 			var n atomic.Int64
-			var before, after syscall.Rusage
-			syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+			before := cpuTime()
 			b.ResetTimer()
 			begin := time.Now()
 			errs := make(chan error, parallel)
@@ -49,13 +53,24 @@ func BenchmarkPodCycle(b *testing.B) {
 			}
 			took := time.Since(begin)
 			b.StopTimer()
-			syscall.Getrusage(syscall.RUSAGE_SELF, &after)
-			cpu := time.Duration(after.Utime.Nano() - before.Utime.Nano() + after.Stime.Nano() - before.Stime.Nano())
+			cpu := cpuTime() - before
 			b.ReportMetric(float64(b.N)/took.Seconds(), "cycles/s")
-			b.ReportMetric(float64(cpu.Microseconds())/1000/float64(b.N), "own-cpu-ms/cycle")
+			b.ReportMetric(float64(cpu.Microseconds())/1000/float64(b.N), "cpu-ms/cycle")
 			steps.print(b)
 		})
 	}
+}
+
+// cpuTime is what this process and those it waited for (monitors, and through
+// them helpers and containers) have used.
+func cpuTime() time.Duration {
+	var sum int64
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var u syscall.Rusage
+		syscall.Getrusage(who, &u)
+		sum += u.Utime.Nano() + u.Stime.Nano()
+	}
+	return time.Duration(sum)
 }
 
 type stepTable struct {
@@ -135,10 +150,15 @@ func (t *stepTable) add(name string, d time.Duration) {
 }
 
 func (t *stepTable) print(b *testing.B) {
+	if b.N == 1 {
+		return // the run that finds out how often to run
+	}
+	text := ""
 	for _, name := range t.order {
 		d := t.steps[name]
 		sort.Slice(d, func(i, j int) bool { return d[i] < d[j] })
-		b.Logf("%-18s n=%-4d p50 %8.2f ms   p95 %8.2f ms", name, len(d),
+		text += fmt.Sprintf("\n%-18s n=%-4d p50 %8.2f ms   p95 %8.2f ms", name, len(d),
 			float64(d[len(d)/2].Microseconds())/1000, float64(d[len(d)*95/100].Microseconds())/1000)
 	}
+	b.Log(text)
 }

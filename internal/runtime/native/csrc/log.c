@@ -1,0 +1,89 @@
+// How a container's output becomes log lines in CRI form, split at 16 KiB, and
+// reaches whoever is attached.
+#include "monitor.h"
+
+static char *digits(char *p, int64_t v, int width)
+{
+	for (int i = width; i--; v /= 10)
+		p[i] = '0' + v % 10;
+	return p + width;
+}
+
+static void log_line(struct container *c, int err, char tag, char *s, size_t n)
+{
+	static time_t second = -1;
+	static char stamp[21];
+	struct timespec t;
+	char h[64], *p = h;
+	if (c->log < 0)
+		return;
+	clock_gettime(CLOCK_REALTIME, &t);
+	if (t.tv_sec != second) {
+		struct tm m;
+		char *q = stamp;
+		gmtime_r(&t.tv_sec, &m);
+		q = digits(q, m.tm_year + 1900, 4), *q++ = '-';
+		q = digits(q, m.tm_mon + 1, 2), *q++ = '-';
+		q = digits(q, m.tm_mday, 2), *q++ = 'T';
+		q = digits(q, m.tm_hour, 2), *q++ = ':';
+		q = digits(q, m.tm_min, 2), *q++ = ':';
+		q = digits(q, m.tm_sec, 2), *q++ = '.';
+		second = t.tv_sec;
+	}
+	memcpy(p, stamp, 20);
+	p = digits(p + 20, t.tv_nsec, 9);
+	memcpy(p, err ? "Z stderr " : "Z stdout ", 9);
+	p += 9;
+	*p++ = tag;
+	*p++ = ' ';
+	struct iovec v[3] = {{h, p - h}, {s, n}, {"\n", 1}};
+	// A full disk loses lines, as with every runtime; it must not stop the container.
+	if (writev(c->log, v, 3) < 0)
+		return;
+}
+
+int open_log(struct container *c)
+{
+	shut(&c->log);
+	if (!*c->log_path)
+		return 0;
+	c->log = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+	return c->log < 0 ? -1 : 0;
+}
+
+// pump moves one read of a container's output; 0 at its end, -1 when nothing is there
+int pump(struct container *c, int i)
+{
+	struct stream *s = &c->out[i];
+	if (!s->buf)
+		s->buf = grab(CHUNK);
+	ssize_t n = read(s->fd, s->buf + s->len, CHUNK - s->len);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return -1;
+	if (n <= 0) { // EIO is how a terminal says that nobody holds it
+		if (s->len)
+			log_line(c, i, 'P', s->buf, s->len);
+		if (c->console == s->fd)
+			c->console = -1;
+		shut(&s->fd);
+		free(s->buf);
+		s->buf = NULL;
+		s->len = 0;
+		return 0;
+	}
+	fan_out(c, i ? F_STDERR : F_STDOUT, s->buf + s->len, n);
+	s->len += n;
+	char *p = s->buf, *e = s->buf + s->len, *nl;
+	while ((nl = memchr(p, '\n', e - p))) {
+		log_line(c, i, 'F', p, nl - p);
+		p = nl + 1;
+	}
+	if (e - p == CHUNK) {
+		log_line(c, i, 'P', p, CHUNK);
+		p = e;
+	}
+	memmove(s->buf, p, e - p);
+	s->len = e - p;
+	return 1;
+}
+

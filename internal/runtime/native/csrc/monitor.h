@@ -1,0 +1,114 @@
+// What the parts of the monitor share: monitor.c talks to carob and to attached
+// clients, process.c starts and reaps, log.c moves what containers write.
+#ifndef CAROB_MONITOR_H
+#define CAROB_MONITOR_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <termios.h>
+#include <time.h>
+
+// Keep in step with monitor.go.
+enum {
+	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_RESIZE, M_LIST, M_QUIT,
+	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
+};
+enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
+enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128 };
+enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10 };
+// Frames of an attach stream: one byte of kind, then data.
+enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
+
+struct stream {
+	int fd;
+	uint32_t len;
+	char *buf; // CHUNK bytes, made when first needed
+};
+
+struct container {
+	struct container *next;
+	char id[65];
+	char *log_path;
+	pid_t pid;
+	int pidfd, in, console, log, dir, oom, once, tty, exited;
+	struct stream out[2]; // stdout (or the terminal), stderr
+};
+
+struct child { // an exec
+	struct child *next;
+	pid_t pid;
+	int pidfd, console, conn;
+	uint32_t seq;
+};
+
+struct conn {
+	struct conn *next;
+	int fd, dead;
+	struct container *attached;
+	char *out, *in; // a frame the client, the container did not take yet
+	uint32_t out_len, in_len;
+	time_t stuck;
+};
+
+extern struct container *containers;
+extern struct child *children;
+extern int listener, ready, pod_pidfd, own_pidns, null_fd;
+extern pid_t pod_pid;
+
+static inline int64_t now(clockid_t clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static inline void shut(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static inline void *grab(size_t n)
+{
+	void *p = calloc(1, n);
+	if (!p)
+		_exit(111);
+	return p;
+}
+
+static inline int nonblocking(int fd)
+{
+	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+// monitor.c
+void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *text, uint32_t len);
+void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id);
+void fan_out(struct container *c, char kind, char *s, size_t n);
+
+// log.c
+int open_log(struct container *c);
+int pump(struct container *c, int i);
+
+// process.c
+struct container *find(const char *id);
+int put(const char *path, const char *s);
+int take_console(int sock);
+void reap(void);
+int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid);
+int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid);
+int setup(struct record *m, char *s[4], int *fd, int nfd, const char **what);
+
+#endif

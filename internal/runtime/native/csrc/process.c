@@ -1,0 +1,335 @@
+// Starting the helper, reaping what has ended and keeping its exit code.
+#include "monitor.h"
+
+#include <linux/capability.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+struct container *containers;
+struct child *children;
+int listener = -1, ready, pod_pidfd = -1, own_pidns = -1, null_fd;
+pid_t pod_pid;
+
+// spawn starts the helper with fd[0..4] as its first descriptors and the given
+// PID namespace; answers the pid or -1.
+static pid_t spawn(int helper, int spec, int status, const int stdio[3], int console, int target, int pidmode, int pidns, int cgroup, int *pidfd)
+{
+	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)pidfd, .exit_signal = SIGCHLD};
+	if (pidmode == PID_NEW)
+		a.flags |= CLONE_NEWPID;
+	else if (pidns >= 0 && setns(pidns, CLONE_NEWPID) < 0)
+		return -1;
+	if (cgroup >= 0) {
+		a.flags |= CLONE_INTO_CGROUP;
+		a.cgroup = cgroup;
+	}
+	pid_t p = syscall(SYS_clone3, &a, sizeof a);
+	int e = errno;
+	if (p != 0) {
+		if (pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0)
+			_exit(112); // we would put later children into a container
+		errno = e;
+		return p;
+	}
+	int want[8] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper};
+	sigset_t none;
+	sigemptyset(&none);
+	signal(SIGPIPE, SIG_DFL);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	setsid();
+	for (int i = 0; i < 8; i++) // out of the way first
+		if (want[i] >= 0 && (want[i] = fcntl(want[i], F_DUPFD_CLOEXEC, 64)) < 0)
+			_exit(113);
+	for (int i = 0; i < 8; i++)
+		if (want[i] >= 0)
+			dup3(want[i], i, i == FD_HELPER || i == FD_TARGET || i == FD_STATUS ? O_CLOEXEC : 0);
+	// exec would close these two
+	fcntl(FD_STATUS, F_SETFD, 0);
+	fcntl(FD_TARGET, F_SETFD, 0);
+	char *argv[] = {"carob-init", NULL}, *envp[] = {NULL};
+	syscall(SYS_execveat, FD_HELPER, "", argv, envp, AT_EMPTY_PATH);
+	_exit(114);
+}
+
+// A confined first process for a PID namespace that containers share: it reaps
+// and holds. It must not be us: we see the host's files.
+static void pod_init(void)
+{
+	sigset_t all, none;
+	sigfillset(&all);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	prctl(PR_SET_NAME, "pod-init", 0, 0, 0);
+	setsid();
+	syscall(SYS_close_range, 0, ~0U, 0);
+	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct d[2] = {{0, 0, 0}, {0, 0, 0}};
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 || mount("tmpfs", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0k,nr_inodes=2,mode=555") < 0 ||
+	    chdir("/proc") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0)
+		_exit(115);
+	for (int i = 0; prctl(PR_CAPBSET_DROP, i, 0, 0, 0) == 0; i++)
+		;
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_setresgid, 65535, 65535, 65535) < 0 || syscall(SYS_setresuid, 65535, 65535, 65535) < 0 || syscall(SYS_capset, &h, d) < 0)
+		_exit(116);
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; the pod ends with us
+	if (getppid() != 0) // 0: our parent is outside; anything else has taken its place
+		_exit(117);
+	for (;;) {
+		int sig;
+		if (sigwait(&all, &sig) == 0 && sig == SIGTERM)
+			_exit(0);
+		while (waitpid(-1, NULL, WNOHANG) > 0)
+			;
+	}
+}
+
+static int oom_killed(int fd)
+{
+	char b[2048], *p;
+	ssize_t n = fd < 0 ? 0 : pread(fd, b, sizeof b - 1, 0);
+	if (n <= 0)
+		return 0;
+	b[n] = 0;
+	// v1: memory.oom_control, v2: memory.events
+	return (p = strstr(b, "oom_kill ")) && p[9] >= '1' && p[9] <= '9';
+}
+
+static void record_exit(struct container *c, int code, int oom, int64_t at)
+{
+	char b[80];
+	size_t n = utoa(code, b);
+	b[n++] = ' ';
+	b[n++] = '0' + oom;
+	b[n++] = ' ';
+	n += utoa(at, b + n);
+	b[n++] = '\n';
+	int f = openat(c->dir, "exit.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (f < 0)
+		return; // the directory is gone: nobody asks any more
+	if (write(f, b, n) == (ssize_t)n)
+		renameat(c->dir, "exit.tmp", c->dir, "exit");
+	close(f);
+}
+
+// The helper's answer to a request for a terminal: its master side.
+int take_console(int sock)
+{
+	char b, ctl[CMSG_SPACE(sizeof(int))];
+	struct iovec v = {&b, 1};
+	struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	int fd = -1;
+	if (recvmsg(sock, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <= 0)
+		return errno == EAGAIN ? -2 : -1;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&fd, CMSG_DATA(c), sizeof fd);
+	if (fd >= 0)
+		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	return fd;
+}
+
+void reap(void)
+{
+	int w;
+	pid_t p;
+	while ((p = waitpid(-1, &w, WNOHANG | __WALL)) > 0) {
+		int code = WIFEXITED(w) ? WEXITSTATUS(w) : 128 + WTERMSIG(w);
+		if (p == pod_pid) {
+			pod_pid = 0;
+			shut(&pod_pidfd);
+			broadcast(R_POD_EXIT, code, now(CLOCK_REALTIME), 0, "");
+			continue;
+		}
+		struct container *c = containers;
+		while (c && c->pid != p)
+			c = c->next;
+		if (c) {
+			int64_t at = now(CLOCK_REALTIME);
+			int oom = oom_killed(c->oom);
+			if (c->tty && c->out[0].fd < 0 && c->console >= 0) {
+				int t = take_console(c->console);
+				shut(&c->console);
+				c->out[0].fd = t < 0 ? -1 : t;
+			}
+			for (int i = 0; i < 2; i++) // what it wrote comes before its end
+				for (int k = 0; k < 256 && c->out[i].fd >= 0 && pump(c, i) > 0; k++)
+					;
+			record_exit(c, code, oom, at);
+			c->exited = 1;
+			c->pid = 0;
+			shut(&c->pidfd);
+			shut(&c->in);
+			shut(&c->oom);
+			shut(&c->dir);
+			broadcast(R_EXIT, code, at, oom, c->id);
+			continue;
+		}
+		for (struct child **k = &children; *k; k = &(*k)->next)
+			if ((*k)->pid == p) {
+				struct child *x = *k;
+				reply(x->conn, R_EXEC_EXIT, x->seq, code, now(CLOCK_REALTIME), 0, "", 0);
+				*k = x->next;
+				close(x->pidfd);
+				free(x);
+				break;
+			}
+	}
+}
+
+struct container *find(const char *id)
+{
+	struct container *c = containers;
+	while (c && strcmp(c->id, id))
+		c = c->next;
+	return c;
+}
+
+static int refuse(int e, int *fd, int n)
+{
+	while (n-- > 0)
+		close(fd[n]);
+	return errno = e, -1;
+}
+
+int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
+{
+	// fds: helper, spec, status, directory [, oom][, cgroup]; strings: id, log, target
+	int cgroup = -1, i = 4, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
+	int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, r = -1, pidns = -1;
+	if (m->len[0] != 64 || find(s[0]))
+		return refuse(EEXIST, fd + 3, nfd - 3);
+	if (m->n[1] == PID_POD)
+		pidns = pod_pidfd;
+	if (m->n[1] == PID_TARGET) {
+		struct container *t = find(s[2]);
+		pidns = t ? t->pidfd : -1;
+	}
+	if ((m->n[1] == PID_POD || m->n[1] == PID_TARGET) && pidns < 0)
+		return refuse(ESRCH, fd + 3, nfd - 3);
+	struct container *c = grab(sizeof *c);
+	strcpy(c->id, s[0]);
+	c->log_path = strdup(s[1]);
+	c->pidfd = c->in = c->console = c->log = c->oom = c->out[0].fd = c->out[1].fd = -1;
+	c->once = !!(m->n[0] & STDIN_ONCE);
+	c->tty = !!(m->n[0] & TTY);
+	c->dir = fd[3];
+	if (m->n[0] & OOM_FD)
+		c->oom = fd[i++];
+	if (m->n[0] & CGROUP_FD)
+		cgroup = fd[i++];
+	if (!c->log_path || open_log(c) < 0)
+		goto out;
+	if (c->tty) {
+		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
+			goto out;
+		stdio[0] = stdio[1] = stdio[2] = null_fd;
+	} else {
+		if ((m->n[0] & STDIN) && (pipe2(in, O_CLOEXEC) < 0 || nonblocking(in[1]) < 0))
+			goto out;
+		if (pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0)
+			goto out;
+		stdio[0] = in[0] >= 0 ? in[0] : null_fd;
+		stdio[1] = out[1];
+		stdio[2] = err[1];
+	}
+	r = c->pid = spawn(fd[0], fd[1], fd[2], stdio, sock[1], -1, m->n[1], pidns, cgroup, &c->pidfd);
+out:;
+	int e = errno;
+	close(in[0]), close(out[1]), close(err[1]), close(sock[1]);
+	if (cgroup >= 0)
+		close(cgroup);
+	if (r < 0) {
+		close(in[1]), close(out[0]), close(err[0]), close(sock[0]);
+		shut(&c->log), shut(&c->oom), shut(&c->dir);
+		free(c->log_path);
+		free(c);
+		return errno = e, -1;
+	}
+	c->in = in[1];
+	c->out[0].fd = c->tty ? -1 : out[0];
+	c->out[1].fd = err[0];
+	c->console = c->tty ? sock[0] : -1; // a socket until the helper sent the terminal
+	c->next = containers;
+	containers = c;
+	*pid = r;
+	return 0;
+}
+
+int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid)
+{
+	// fds: helper, spec, status, stdin, stdout, stderr or console [, cgroup]
+	struct container *c = find(s[0]);
+	if (!c || c->exited)
+		return refuse(ESRCH, fd + 3, nfd - 3);
+	int tty = m->n[0] & TTY, stdio[3] = {tty ? null_fd : fd[3], tty ? null_fd : fd[4], tty ? null_fd : fd[5]};
+	int cgroup = m->n[0] & CGROUP_FD ? fd[6] : -1;
+	struct child *x = grab(sizeof *x);
+	x->pid = spawn(fd[0], fd[1], fd[2], stdio, tty ? fd[5] : -1, c->pidfd, PID_TARGET, c->pidfd, cgroup, &x->pidfd);
+	int e = errno;
+	for (int i = 3; i < (cgroup >= 0 ? 7 : 6); i++)
+		close(fd[i]);
+	if (x->pid < 0) {
+		free(x);
+		return errno = e, -1;
+	}
+	x->seq = m->seq;
+	x->conn = conn;
+	x->next = children;
+	children = x;
+	*pid = x->pid;
+	return 0;
+}
+
+int put(const char *path, const char *s)
+{
+	int f = open(path, O_WRONLY | O_CLOEXEC);
+	int r = f < 0 ? -1 : write(f, s, strlen(s));
+	int e = errno;
+	if (f >= 0)
+		close(f);
+	errno = e;
+	return r < 0 ? -1 : 0;
+}
+
+// setup makes the monitor a pod's: namespaces, host name, sysctls, socket. The
+// text that explains a failure is left in *what.
+int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
+{
+	int i = 0;
+	int l = m->n[0] & LISTEN_FD && i < n ? fd[i++] : -1, net = m->n[0] & NETNS_FD && i < n ? fd[i++] : -1;
+	*what = "namespaces";
+	if (net >= 0 && (setns(net, CLONE_NEWNET) < 0 || close(net) < 0))
+		return -1;
+	if (unshare(m->n[1]) < 0)
+		return -1;
+	*what = "host name";
+	if (m->n[1] & CLONE_NEWUTS && m->len[0] && sethostname(s[0], m->len[0]) < 0)
+		return -1;
+	char *p = s[1], *e = s[1] + m->len[1]; // path, value, path, value …
+	while (p < e) {
+		char *v = p + strlen(p) + 1;
+		*what = p;
+		if (v >= e || put(p, v) < 0)
+			return -1;
+		p = v + strlen(v) + 1;
+	}
+	if (m->n[0] & POD_PID) {
+		*what = "process namespace";
+		struct clone_args a = {.flags = CLONE_PIDFD | CLONE_NEWPID | CLONE_NEWNS, .pidfd = (uintptr_t)&pod_pidfd, .exit_signal = SIGCHLD};
+		pid_t q = syscall(SYS_clone3, &a, sizeof a);
+		if (q == 0)
+			pod_init();
+		if (q < 0)
+			return -1;
+		pod_pid = q;
+	}
+	listener = l;
+	ready = 1;
+	return 0;
+}
+
