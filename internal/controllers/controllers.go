@@ -8,14 +8,18 @@ import (
 	"fmt"
 	"sync"
 
-	"k8s.io/client-go/discovery"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/namespace"
+	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/source"
@@ -24,12 +28,15 @@ import (
 // Options are what controllers need to know beside the API.
 type Options struct {
 	RootCA []byte // PEM of the API server's certificate authority, published in every namespace
+	// As returns the way to the API as another user. Each controller acts as its own
+	// service account, system:serviceaccount:kube-system:NAME, which has the rights
+	// that it needs and no others. nil: all act as the user of the manager's config.
+	As func(user string, groups ...string) *rest.Config
 }
 
-// Clients are the ways to the API; New makes them from one config.
+// Clients are the ways to the API.
 type Clients struct {
 	Kubernetes kubernetes.Interface
-	Discovery  discovery.DiscoveryInterface
 	Metadata   metadata.Interface
 }
 
@@ -40,52 +47,91 @@ type controller interface{ Run(ctx context.Context) }
 type Manager struct {
 	informers   []cache.SharedIndexInformer
 	controllers []controller
+	events      record.EventBroadcaster
+	eventSink   kubernetes.Interface
 	synced      chan struct{}
 }
 
-// New returns a manager that talks to the API of cfg. The client-side rate limit is lifted.
+// New returns a manager that watches through the API of cfg and writes as o.As says.
+// The client-side rate limit is lifted.
 func New(cfg *rest.Config, o Options) (*Manager, error) {
+	watcher, err := connect(cfg)
+	if err != nil {
+		return nil, err
+	}
+	as := func(string) (Clients, error) { return watcher, nil }
+	if o.As != nil {
+		as = func(name string) (Clients, error) {
+			return connect(o.As("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system"))
+		}
+	}
+	return newManager(watcher.Kubernetes, as, o)
+}
+
+// NewForClients is New for clients that are there already; all controllers use them.
+func NewForClients(c Clients, o Options) (*Manager, error) {
+	return newManager(c.Kubernetes, func(string) (Clients, error) { return c, nil }, o)
+}
+
+func connect(cfg *rest.Config) (Clients, error) {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1
+	c.WarningHandler = rest.NoWarnings{} // deletion looks into deprecated kinds, too
 	rest.AddUserAgent(c, "carob-controllers")
 	var clients Clients
 	var err error
 	if clients.Metadata, err = metadata.NewForConfig(c); err != nil {
-		return nil, fmt.Errorf("controllers: make metadata client: %w", err)
+		return clients, fmt.Errorf("controllers: make metadata client: %w", err)
 	}
 	if c.ContentType == "" {
 		c.ContentType = "application/vnd.kubernetes.protobuf"
 		c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	}
 	if clients.Kubernetes, err = kubernetes.NewForConfig(c); err != nil {
-		return nil, fmt.Errorf("controllers: make API client: %w", err)
+		return clients, fmt.Errorf("controllers: make API client: %w", err)
 	}
-	clients.Discovery = clients.Kubernetes.Discovery()
-	return NewForClients(clients, o)
+	return clients, nil
 }
 
-// NewForClients is New for clients that are there already.
-func NewForClients(c Clients, o Options) (*Manager, error) {
-	namespaces, pods := source.Namespaces(c.Kubernetes), source.Pods(c.Kubernetes)
-	accounts := source.ServiceAccounts(c.Kubernetes, serviceaccount.Name)
-	configMaps := source.ConfigMaps(c.Kubernetes, rootca.Name)
+// newManager builds the controllers on shared watches; as gives each its own way to write.
+func newManager(watcher kubernetes.Interface, as func(name string) (Clients, error), o Options) (*Manager, error) {
+	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
+	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name), source.ConfigMaps(watcher, rootca.Name)
+	leases := source.Leases(watcher)
 	m := &Manager{
-		informers: []cache.SharedIndexInformer{namespaces, pods, accounts, configMaps},
+		informers: []cache.SharedIndexInformer{namespaces, pods, nodes, accounts, configMaps, leases},
+		events:    record.NewBroadcaster(),
 		synced:    make(chan struct{}),
 	}
-	ns, err := namespace.New(c.Kubernetes, c.Discovery, c.Metadata, namespaces, pods)
-	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
+	for _, part := range []struct {
+		identity string
+		make     func(c Clients) (controller, error)
+	}{
+		{"namespace-controller", func(c Clients) (controller, error) {
+			return namespace.New(c.Kubernetes, c.Kubernetes.Discovery(), c.Metadata, namespaces, pods)
+		}},
+		{"service-account-controller", func(c Clients) (controller, error) {
+			return serviceaccount.New(c.Kubernetes, namespaces, accounts)
+		}},
+		{"root-ca-cert-publisher", func(c Clients) (controller, error) {
+			return rootca.New(c.Kubernetes, o.RootCA, namespaces, configMaps)
+		}},
+		{"node-controller", func(c Clients) (controller, error) {
+			m.eventSink = c.Kubernetes
+			recorder := m.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "node-controller"})
+			return nodelifecycle.New(c.Kubernetes, recorder, nodes, leases, pods)
+		}},
+	} {
+		clients, err := as(part.identity)
+		if err != nil {
+			return nil, err
+		}
+		c, err := part.make(clients)
+		if err != nil {
+			return nil, fmt.Errorf("controllers: %w", err)
+		}
+		m.controllers = append(m.controllers, c)
 	}
-	sa, err := serviceaccount.New(c.Kubernetes, namespaces, accounts)
-	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
-	}
-	ca, err := rootca.New(c.Kubernetes, o.RootCA, namespaces, configMaps)
-	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
-	}
-	m.controllers = []controller{ns, sa, ca}
 	return m, nil
 }
 
@@ -95,6 +141,8 @@ func (m *Manager) Synced() <-chan struct{} { return m.synced }
 // Run runs the controllers until ctx ends, and returns when all of them have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("controllers"))
+	m.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: m.eventSink.CoreV1().Events("")})
+	defer m.events.Shutdown()
 	var group sync.WaitGroup
 	defer group.Wait()
 	synced := make([]cache.DoneChecker, 0, len(m.informers))

@@ -50,10 +50,16 @@ func New(name string, workers int, reconcile Func) *Loop {
 	}
 }
 
+// patience is how many failures in a row a change still cuts the wait short for;
+// after that a key that changes often must not hammer the API.
+const patience = 5
+
 // Add asks for a reconciliation of key.
 func (l *Loop) Add(key string) {
 	l.mu.Lock()
-	l.add(key)
+	if l.failures[key] < patience || !l.later.Has(key) {
+		l.add(key)
+	}
 	l.mu.Unlock()
 	l.poke()
 }

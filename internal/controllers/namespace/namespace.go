@@ -101,8 +101,8 @@ func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
 	final := n.DeepCopy()
 	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := c.client.CoreV1().Namespaces().Finalize(ctx, final, metav1.UpdateOptions{})
-	if err == nil || apierrors.IsNotFound(err) {
-		return nil
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or a newer version is on its way to us
 	}
 	return fmt.Errorf("finalize namespace %q: %w", n.Name, err)
 }

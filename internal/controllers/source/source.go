@@ -5,6 +5,7 @@ package source
 import (
 	"context"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -64,6 +65,11 @@ func Pods(c kubernetes.Interface) cache.SharedIndexInformer {
 // Nodes watches all nodes, without their images.
 func Nodes(c kubernetes.Interface) cache.SharedIndexInformer {
 	return informer(c, c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
+}
+
+// Leases watches the leases that nodes renew to show that they live.
+func Leases(c kubernetes.Interface) cache.SharedIndexInformer {
+	return informer(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{}, fields.Everything(), slimMeta, nil)
 }
 
 func named(name string) fields.Selector {

@@ -1,0 +1,248 @@
+// Package nodelifecycle keeps what the cluster believes about its nodes: it notices
+// a node that says nothing any more, taints nodes as their state demands, frees
+// those that are ready, and marks the pods of a node that is not. core/nodehealth
+// decides; the controller manager runs it.
+//
+// A lease that is renewed only moves a time stamp; a node is looked at when its
+// object changes or when its grace would be over.
+package nodelifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/nodehealth"
+)
+
+// Controller looks after nodes. Its key is the node.
+type Controller struct {
+	*loop.Loop
+	client kubernetes.Interface
+	events record.EventRecorder
+	nodes  cache.Store
+	pods   cache.Indexer
+
+	mu      sync.Mutex
+	seen    map[string]time.Time              // last sign of life
+	ready   map[string]corev1.ConditionStatus // last verdict
+	allDown bool                              // no node was ready at the last look
+}
+
+// New returns a controller; leases watches those of the nodes, pods is indexed by source.ByNode.
+func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{
+		client: client, events: events, nodes: nodes.GetStore(), pods: pods.GetIndexer(),
+		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{},
+	}
+	c.Loop = loop.New("nodelifecycle", 4, c.reconcile)
+	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if n, ok := obj.(*corev1.Node); ok {
+				c.alive(n.Name)
+				c.event(n, corev1.EventTypeNormal, "RegisteredNode", "Node %s event: Registered Node %s in Controller", n.Name, n.Name) // L7.165
+				c.Add(n.Name)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if b, a := before.(*corev1.Node), after.(*corev1.Node); heartbeat(b).Before(heartbeat(a)) {
+				c.alive(a.Name)
+			}
+			c.Add(after.(*corev1.Node).Name)
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if n, ok := obj.(*corev1.Node); ok {
+				c.event(n, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
+				c.Add(n.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nodelifecycle: watch nodes: %w", err)
+	}
+	if err := loop.OnChange(leases, func(o metav1.Object) { c.renewed(o.GetName()) }); err != nil {
+		return nil, fmt.Errorf("nodelifecycle: watch leases: %w", err)
+	}
+	return c, nil
+}
+
+// heartbeat is when the node last wrote its own Ready condition.
+func heartbeat(n *corev1.Node) time.Time {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return n.Status.Conditions[i].LastHeartbeatTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+func (c *Controller) alive(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen[node] = time.Now()
+}
+
+// renewed notes a lease. Only a node believed dead is looked at for it.
+func (c *Controller) renewed(node string) {
+	c.alive(node)
+	c.mu.Lock()
+	unknown := c.ready[node] == corev1.ConditionUnknown
+	c.mu.Unlock()
+	if unknown {
+		c.Add(node)
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
+	obj, exists, _ := c.nodes.GetByKey(name)
+	if !exists {
+		c.mu.Lock()
+		delete(c.seen, name)
+		delete(c.ready, name)
+		c.mu.Unlock()
+		return 0, nil
+	}
+	node := obj.(*corev1.Node)
+	now := time.Now()
+	c.mu.Lock()
+	seen, before := c.seen[name], c.ready[name]
+	c.mu.Unlock()
+	out := nodehealth.Decide(nodehealth.Input{Now: now, Node: node, LastSeen: seen, AllDown: c.noneReady(name, node)})
+	if len(out.Conditions) > 0 {
+		if err := c.writeConditions(ctx, node, out.Conditions); err != nil {
+			return 0, err
+		}
+	}
+	if out.Tainting {
+		if err := c.writeTaints(ctx, node, out.Taints); err != nil {
+			return 0, err
+		}
+	}
+	if out.Ready != corev1.ConditionTrue && out.Ready != "" && out.Ready != before {
+		c.event(node, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", name)
+		if err := c.markPods(ctx, name); err != nil {
+			return 0, err
+		}
+	}
+	c.mu.Lock()
+	c.ready[name] = out.Ready
+	c.mu.Unlock()
+	if out.Wake.IsZero() {
+		return 0, nil
+	}
+	return time.Until(out.Wake), nil
+}
+
+// noneReady reports whether no node is ready. When that changes, every node is looked at again.
+func (c *Controller) noneReady(name string, node *corev1.Node) bool {
+	none := true
+	for _, obj := range c.nodes.List() {
+		n := obj.(*corev1.Node)
+		if n.Name == name {
+			n = node
+		}
+		for i := range n.Status.Conditions {
+			if n.Status.Conditions[i].Type == corev1.NodeReady && n.Status.Conditions[i].Status == corev1.ConditionTrue {
+				none = false
+			}
+		}
+	}
+	c.mu.Lock()
+	changed := c.allDown != none
+	c.allDown = none
+	c.mu.Unlock()
+	if changed {
+		for _, key := range c.nodes.ListKeys() {
+			if key != name {
+				c.Add(key)
+			}
+		}
+	}
+	return none
+}
+
+func (c *Controller) writeConditions(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition) error {
+	return c.patch(ctx, node, types.StrategicMergePatchType, map[string]any{"status": map[string]any{"conditions": conditions}}, "status")
+}
+
+// writeTaints replaces the list, provided that nobody changed the node meanwhile.
+func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, taints []corev1.Taint) error {
+	if taints == nil {
+		taints = []corev1.Taint{}
+	}
+	return c.patch(ctx, node, types.MergePatchType, map[string]any{
+		"metadata": map[string]any{"resourceVersion": node.ResourceVersion}, "spec": map[string]any{"taints": taints},
+	})
+}
+
+func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.PatchType, change any, subresources ...string) error {
+	data, err := json.Marshal(change)
+	if err != nil {
+		return fmt.Errorf("encode patch of node %q: %w", node.Name, err)
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, t, data, metav1.PatchOptions{}, subresources...)
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or a newer version is on its way to us
+	}
+	return fmt.Errorf("patch node %q: %w", node.Name, err)
+}
+
+// markPods takes readiness from the pods of a node that is not ready (L7.161).
+func (c *Controller) markPods(ctx context.Context, node string) error {
+	objects, err := c.pods.ByIndex(source.ByNode, node)
+	if err != nil {
+		return fmt.Errorf("find pods of node %q: %w", node, err)
+	}
+	for _, obj := range objects {
+		pod := obj.(*corev1.Pod)
+		if !isReady(pod) {
+			continue
+		}
+		full, err := c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && full.UID == pod.UID {
+			for i := range full.Status.Conditions {
+				if cond := &full.Status.Conditions[i]; cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue {
+					cond.Status, cond.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+				}
+			}
+			_, err = c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, full, metav1.UpdateOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("mark pod %s/%s not ready: %w", pod.Namespace, pod.Name, err)
+		}
+		if err == nil {
+			c.events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+		}
+	}
+	return nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == corev1.PodReady {
+			return pod.Status.Conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// event is about the node as kubectl describe looks for it: by its name in place of its UID (L10.2).
+func (c *Controller) event(n *corev1.Node, eventType, reason, format string, args ...any) {
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.Name)}
+	c.events.Eventf(ref, eventType, reason, format, args...)
+}

@@ -1,0 +1,47 @@
+package nodehealth
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/placement"
+)
+
+// EvictAt says when a pod must leave a node with these taints (L7.163): not at all
+// (false), or at the returned time. A taint that nothing tolerates is due at once;
+// one that is tolerated, when the shortest bound of its tolerations is over. seen
+// is when a taint without a time of its own was noticed.
+func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.Time) (at time.Time, evict bool) {
+	for i := range taints {
+		if taints[i].Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		since := seen
+		if taints[i].TimeAdded != nil {
+			since = taints[i].TimeAdded.Time
+		}
+		tolerated := false
+		var bound *int64 // seconds; nil is for ever
+		for j := range tolerations {
+			if !placement.Tolerates(tolerations[j:j+1], &taints[i]) {
+				continue
+			}
+			tolerated = true
+			if s := tolerations[j].TolerationSeconds; s != nil && (bound == nil || *s < *bound) {
+				bound = s
+			}
+		}
+		leave := since
+		switch {
+		case tolerated && bound == nil:
+			continue
+		case tolerated:
+			leave = since.Add(time.Duration(max(*bound, 0)) * time.Second)
+		}
+		if !evict || leave.Before(at) {
+			at, evict = leave, true
+		}
+	}
+	return at, evict
+}

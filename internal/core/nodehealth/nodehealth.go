@@ -1,0 +1,183 @@
+// Package nodehealth decides what the cluster believes about a node: whether it is
+// still there, which taints its state means, and when its pods have to leave it.
+// The node lifecycle and taint eviction controllers drive it. It is a function of
+// its arguments, with no clock of its own.
+//
+//	Ready True ──no word for 50 s──▶ Ready Unknown ──word again──▶ what the node says
+package nodehealth
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How long a node may say nothing (L7.160).
+const (
+	Grace      = 50 * time.Second
+	FirstGrace = 60 * time.Second // of a node that has never said anything
+)
+
+// Input is what is known of a node.
+type Input struct {
+	Now      time.Time
+	Node     *corev1.Node // read only
+	LastSeen time.Time    // last sign of life: a lease renewed, a status written
+	AllDown  bool         // no node is ready: then it is probably us who can't see, and nobody is evicted
+}
+
+// Output is what is to be believed.
+type Output struct {
+	Conditions []corev1.NodeCondition // to write, because they say something new
+	Taints     []corev1.Taint         // all taints the node is to have
+	Tainting   bool                   // Taints differ from what the node has
+	Ready      corev1.ConditionStatus // with Conditions applied; empty when the node never said
+	Wake       time.Time              // when silence would change the picture; zero when it can't
+}
+
+// Decide looks at one node.
+func Decide(in Input) Output {
+	out := Output{}
+	conditions := in.Node.Status.Conditions
+	ready := find(conditions, corev1.NodeReady)
+	grace := Grace
+	if ready == nil {
+		grace = FirstGrace
+	}
+	deadline := in.LastSeen.Add(grace)
+	if in.Now.Before(deadline) {
+		out.Wake = deadline
+	} else {
+		out.Conditions = silence(in.Node, in.Now)
+		conditions = replace(conditions, out.Conditions)
+		ready = find(conditions, corev1.NodeReady)
+	}
+	if ready != nil {
+		out.Ready = ready.Status
+	}
+	out.Taints = taints(in.Node, conditions, in.AllDown, in.Now)
+	out.Tainting = !slices.EqualFunc(out.Taints, in.Node.Spec.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
+	return out
+}
+
+// watched are the conditions that a silent node can't vouch for.
+func watched() []corev1.NodeConditionType {
+	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+}
+
+// silence is what to write about a node that says nothing any more (L7.160).
+func silence(node *corev1.Node, now time.Time) []corev1.NodeCondition {
+	var news []corev1.NodeCondition
+	for _, t := range watched() {
+		old := find(node.Status.Conditions, t)
+		switch {
+		case old == nil:
+			news = append(news, corev1.NodeCondition{
+				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
+				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: metav1.NewTime(now),
+			})
+		case old.Status != corev1.ConditionUnknown:
+			c := *old
+			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
+			c.LastTransitionTime = metav1.NewTime(now)
+			news = append(news, c)
+		}
+	}
+	return news
+}
+
+// taintOf names the taint of each condition state that has one (L7.162).
+func taintOf(c *corev1.NodeCondition) string {
+	switch {
+	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse:
+		return corev1.TaintNodeNotReady
+	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown:
+		return corev1.TaintNodeUnreachable
+	case c.Status != corev1.ConditionTrue:
+		return ""
+	}
+	switch c.Type {
+	case corev1.NodeMemoryPressure:
+		return corev1.TaintNodeMemoryPressure
+	case corev1.NodeDiskPressure:
+		return corev1.TaintNodeDiskPressure
+	case corev1.NodePIDPressure:
+		return corev1.TaintNodePIDPressure
+	case corev1.NodeNetworkUnavailable:
+		return corev1.TaintNodeNetworkUnavailable
+	default:
+		return ""
+	}
+}
+
+// ours reports whether a taint is set by the node's state and nothing else.
+func ours(t *corev1.Taint) bool {
+	switch t.Key {
+	case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
+		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+	case corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure, corev1.TaintNodePIDPressure,
+		corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable:
+		return t.Effect == corev1.TaintEffectNoSchedule
+	default:
+		return false
+	}
+}
+
+// taints keeps what others set and what still holds, in its place, and appends what is new.
+func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, now time.Time) []corev1.Taint {
+	var want []corev1.Taint
+	if node.Spec.Unschedulable {
+		want = append(want, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(now)})
+	}
+	for i := range conditions {
+		key := taintOf(&conditions[i])
+		if key == "" {
+			continue
+		}
+		want = append(want, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(now)})
+		if conditions[i].Type == corev1.NodeReady && !allDown {
+			want = append(want, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: at(now)})
+		}
+	}
+	var result []corev1.Taint
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		matches := func(w corev1.Taint) bool { return w.MatchTaint(t) }
+		// A node that has said nothing yet keeps the taint it was born with.
+		newborn := find(conditions, corev1.NodeReady) == nil && t.Key == corev1.TaintNodeNotReady
+		if !ours(t) || newborn || slices.ContainsFunc(want, matches) {
+			result = append(result, *t)
+			want = slices.DeleteFunc(want, matches)
+		}
+	}
+	return append(result, want...)
+}
+
+func at(now time.Time) *metav1.Time {
+	t := metav1.NewTime(now)
+	return &t
+}
+
+func find(conditions []corev1.NodeCondition, t corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range conditions {
+		if conditions[i].Type == t {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+// replace returns the conditions with the news in place of older ones of the same type.
+func replace(conditions, news []corev1.NodeCondition) []corev1.NodeCondition {
+	merged := slices.Clone(conditions)
+	for _, c := range news {
+		if old := find(merged, c.Type); old != nil {
+			*old = c
+		} else {
+			merged = append(merged, c)
+		}
+	}
+	return merged
+}
