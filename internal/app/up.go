@@ -207,7 +207,7 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.parts.start(ctx, "scheduler", sched.Run)
-	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{RootCA: c.keys.CAPEM})
+	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{RootCA: c.keys.CAPEM, As: c.server.ClientConfig})
 	if err != nil {
 		return err
 	}
