@@ -40,6 +40,9 @@ const (
 //	preflight ─ lock ─ listeners, keys ─┬─ store, API server ──────────┬─ scheduler, controllers, node agent ─ ready
 //	                                    └─ network, images, runtime ───┘
 func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err error) {
+	if err := logTo(in.LogLevel); err != nil {
+		return err
+	}
 	if err := preflight(in); err != nil {
 		return err
 	}

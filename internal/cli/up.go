@@ -76,6 +76,8 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services (default 10.96.0.0/16; another for another --data-dir)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "how many pods this node takes (default 250)")
+	fl.StringVar(&f.LogLevel, "log-level", "", "what to log on standard error: debug, info, warn or error (default warn)")
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
 	return cmd

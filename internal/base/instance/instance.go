@@ -32,6 +32,7 @@ type Flags struct {
 	PodCIDR         string
 	ServiceCIDR     string
 	MaxPods         int
+	LogLevel        string // debug, info, warn or error; empty: warn
 }
 
 // Instance is one carob with all its names.
@@ -98,6 +99,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	in.PodLogDir = "/var/log/pods"
 	if n != 0 {
 		in.PodLogDir = filepath.Join(dir, "log", "pods")
+	}
+	if in.LogLevel == "" {
+		in.LogLevel = "warn"
 	}
 	if in.MaxPods == 0 {
 		in.MaxPods = defaultMaxPods
