@@ -162,35 +162,42 @@ func lockDir(dir string) (*os.File, error) {
 // goroutine of its own that may be lost, and waits until the member leads.
 func (e *Engine) start(ctx context.Context, cfg Config) error {
 	sc := serverConfig(cfg, e.failure.logger())
-	started := make(chan error, 1)
+	type result struct {
+		server *etcdserver.EtcdServer
+		err    error
+	}
+	started := make(chan result, 1)
 	go func() {
 		defer func() {
 			if r := recover(); r != nil {
 				e.failure.set(fmt.Errorf("%v", r))
 			}
-			// Also reached by Goexit from the logger's fatal hook: then nobody has answered yet.
-			if err := e.failure.get(); err != nil {
-				started <- err
-			}
 		}()
 		server, err := etcdserver.NewServer(sc)
-		if err != nil {
-			started <- err
-			return
+		if err == nil {
+			server.Start()
 		}
-		e.server = server
-		server.Start()
-		started <- nil
+		started <- result{server, err}
 	}()
 	select {
-	case err := <-started:
-		if err != nil {
-			return err
+	case r := <-started:
+		if r.err != nil {
+			return r.err
 		}
+		e.server = r.server
 	case <-e.failure.done:
-		// Died in a goroutine of its own, which bootstrap now waits for in vain.
+		// Died, perhaps in a goroutine that bootstrap now waits for in vain.
 		return e.failure.get()
 	case <-ctx.Done():
+		// Bootstrap takes no context. It is short, and leaving before its end would
+		// leave files being written behind the caller's back.
+		select {
+		case r := <-started:
+			if r.err == nil {
+				r.server.HardStop()
+			}
+		case <-e.failure.done:
+		}
 		return context.Cause(ctx)
 	}
 	return e.campaign(ctx)
