@@ -41,6 +41,7 @@ type owner struct {
 	done     []podlife.Outcome
 	probes   []podlife.ProbeResult
 	flights  []*flight
+	failures []failed
 	wake     time.Time
 	unwake   func()
 

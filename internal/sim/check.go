@@ -33,6 +33,7 @@ const (
 	idleIsQuiet     = "idle-is-quiet: a pod that wants nothing has no Wake"
 	deterministic   = "deterministic: Step twice is the same, also with a state restored"
 	quiescent       = "quiescent: Step again at once decides nothing"
+	retryWaits      = "retry-waits: a failed action is not begun again at once"
 	oneKey          = "one-key: no action is begun while its key is in flight"
 	noStartWhenOver = "no-start-when-over: nothing is started for a pod that ends"
 	abortedAtOnce   = "aborted-at-once: what would start something is aborted when the pod ends"
@@ -253,6 +254,11 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 			w.broken(oneKey, "%s: %s", own.pod.Name, a.Key())
 		}
 	}
+	for _, f := range own.failures {
+		if f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
+			w.broken(retryWaits, "%s: %s failed %v ago", own.pod.Name, f.key, w.loop.now.Sub(f.at))
+		}
+	}
 	switch a := a.(type) {
 	case podlife.CreateSandbox, podlife.StartContainer, podlife.PullImage, podlife.PrepareVolumes:
 		if life != podlife.Syncing {
@@ -275,7 +281,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 		return
 	}
 	over := !own.ending.IsZero() && !w.loop.now.Before(own.ending.Add(own.object.grace))
-	noGrace := life == podlife.Syncing && tgps(own.pod) == 0 // no hook then (L6.5)
+	noGrace := life == podlife.Syncing && (tgps(own.pod) == 0 || own.state.RestartAll.Active) // no hook then (L6.5)
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !over && !noGrace {
 		ok := false
 		for _, h := range own.hooks {

@@ -20,6 +20,12 @@ type flight struct {
 	orphan func() // what may still happen when the agent crashes
 }
 
+// failed is an action that failed.
+type failed struct {
+	key podlife.Key
+	at  time.Time
+}
+
 // hook is a preStop hook that was begun.
 type hook struct {
 	id    string
@@ -127,6 +133,9 @@ func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulle
 			text = fail.Reason + " " + fail.Message
 		}
 		w.logf("%s end %s: %s", own.pod.Name, f.key, text)
+		if fail != nil && fail.Reason != podlife.Aborted {
+			own.failures = append(own.failures, failed{f.key, w.loop.now})
+		}
 		own.done = append(own.done, podlife.Outcome{Key: f.key, At: w.loop.now, Err: fail, Pulled: pulled})
 		own.step()
 	})

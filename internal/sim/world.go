@@ -42,7 +42,7 @@ type object struct {
 	exists  bool
 	final   corev1.PodPhase
 	truth   map[string]*truth // by container; looked up, never ranged over
-	updated bool              // the spec was changed at some time
+	updated bool              // the spec was changed at some time, or has rules
 	upset   bool              // its sandbox or a container was harmed from outside
 	asked   time.Time         // when its end was asked for first
 	grace   time.Duration
@@ -88,6 +88,9 @@ func (w *world) populate() {
 	n := 1 + w.rand.IntN(3)
 	for i := range n {
 		o := &object{pod: w.newPod(i), exists: true, truth: map[string]*truth{}}
+		for _, c := range o.pod.Spec.Containers {
+			o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
+		}
 		w.pods = append(w.pods, o)
 		w.after(w.upTo(30*time.Second), func() { w.agent.add(o) })
 		w.plan(o)
@@ -277,6 +280,14 @@ func (w *world) newPod(i int) *corev1.Pod {
 	for k := range 1 + w.rand.IntN(3) {
 		c := w.newContainer(fmt.Sprintf("app%d", k))
 		w.probes(&c)
+		if w.chance(0.08) {
+			never := corev1.ContainerRestartPolicyNever
+			c.RestartPolicy = &never
+			c.RestartPolicyRules = []corev1.ContainerRestartRule{{
+				Action:    []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers}[w.rand.IntN(2)],
+				ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+			}}
+		}
 		p.Spec.Containers = append(p.Spec.Containers, c)
 	}
 	if w.chance(0.1) {

@@ -20,6 +20,9 @@ func (m *machine) sync() (over string) {
 	}
 	m.s.Replaced = ""
 	m.succeeded(opCreateSandbox, "")
+	if m.restartAll() {
+		return ""
+	}
 	if m.over() {
 		return "all containers have ended for good"
 	}

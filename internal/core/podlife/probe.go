@@ -92,12 +92,8 @@ func (m *machine) started(c *slot) bool {
 	return false
 }
 
-// ready tells whether c counts for the readiness of the pod (L4.41–L4.43).
+// ready tells whether a regular container or a sidecar is ready (L4.41, L4.42).
 func (m *machine) ready(c *slot) bool {
-	if c.class == initial {
-		e, ended := m.lastExit(c)
-		return ended && e.code == 0 && e.reason != reasonOOMKilled
-	}
 	if !m.started(c) {
 		return false
 	}

@@ -56,6 +56,10 @@ func drawPod(t *rapid.T) string {
 		if strings.HasPrefix(name, "i") {
 			return
 		}
+		if strings.HasPrefix(name, "c") && rapid.IntRange(0, 3).Draw(t, "rules") == 0 {
+			fmt.Fprintf(&b, "    restartPolicy: Never\n    restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]\n",
+				rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "action"))
+		}
 		for _, p := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
 			if rapid.Bool().Draw(t, p) {
 				fmt.Fprintf(&b, "    %s: {exec: {command: [x]}, periodSeconds: 5, failureThreshold: %d}\n", p, rapid.IntRange(1, 2).Draw(t, "threshold"))

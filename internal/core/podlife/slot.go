@@ -99,8 +99,12 @@ func (m *machine) index() {
 			}
 		}
 		if c.newest == nil {
-			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil && old.ContainerID != "" {
-				c.mem.Attempts = max(c.mem.Attempts, int(old.RestartCount)+1)
+			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil {
+				used := 0
+				if old.ContainerID != "" {
+					used = 1 // the count of the instance that is lost
+				}
+				c.mem.Attempts = max(c.mem.Attempts, int(old.RestartCount)+used)
 			}
 		}
 	}

@@ -24,6 +24,7 @@ type State struct {
 	Network    waiting  // the network problem already reported (L3.50 step 3)
 	PodIPs     []string // of the newest sandbox that had any (L7.27)
 	End        ending
+	RestartAll restartingAll
 	Resources  podResources
 	Last       corev1.PodStatus // as published by the last Step
 }

@@ -44,8 +44,11 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 		m.stamped(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}))
 	if m.hasRestartAllRule() {
 		c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
-		if terminal(st.Phase) {
+		switch {
+		case terminal(st.Phase):
 			c.Reason = phaseReason(st.Phase)
+		case m.s.RestartAll.Active:
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "RestartAllContainersStarted", "container exited with restart policy rule"
 		}
 		c = m.stamped(c)
 		c.ObservedGeneration = 0

@@ -49,20 +49,29 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 			s.RestartCount, s.LastTerminationState = old.RestartCount, old.LastTerminationState
 		}
 	}
-	if c.newest == nil {
+	if c.newest == nil && m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" {
+		m.resetStatus(&s, old)
+	} else if c.newest == nil {
 		m.lostStatus(c, &s, old, regularBegun)
 	} else {
 		m.observedStatus(c, &s, old)
 	}
 	m.waitingStatus(c, &s)
+	s.VolumeMounts = m.volumeMounts(c, old)
+	if c.class == ephemeral {
+		return s // takes no part in readiness
+	}
 	started := m.started(c)
-	s.Ready = m.ready(c)
+	if c.class == initial {
+		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 // L4.43
+	} else {
+		s.Ready = m.ready(c)
+	}
 	if old != nil && old.Started != nil && *old.Started == started {
 		s.Started = old.Started
 	} else {
 		s.Started = &started
 	}
-	s.VolumeMounts = m.volumeMounts(c, old)
 	return s
 }
 

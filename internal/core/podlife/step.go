@@ -48,6 +48,7 @@ type machine struct {
 
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)
+	resetting      bool     // a restart of all containers was at work when Step began
 }
 
 func newMachine(s State, in *Input) *machine {
@@ -62,6 +63,7 @@ func newMachine(s State, in *Input) *machine {
 	if m.s.StartTime.IsZero() {
 		m.s.StartTime = in.Now.Truncate(time.Second)
 	}
+	m.resetting = m.s.RestartAll.Active
 	m.index()
 	m.findSandbox()
 	return m

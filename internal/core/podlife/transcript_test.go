@@ -502,7 +502,11 @@ func summary(o *Output, at func(time.Time) string) []string {
 	}
 	for _, cs := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for _, c := range cs {
-			text := fmt.Sprintf("%s: %s ready=%v started=%v restarts=%d", c.Name, stateText(c.State, at), c.Ready, *c.Started, c.RestartCount)
+			text := fmt.Sprintf("%s: %s ready=%v", c.Name, stateText(c.State, at), c.Ready)
+			if c.Started != nil {
+				text += fmt.Sprintf(" started=%v", *c.Started)
+			}
+			text += fmt.Sprintf(" restarts=%d", c.RestartCount)
 			if c.LastTerminationState.Terminated != nil {
 				text += " last: " + stateText(c.LastTerminationState, at)
 			}

@@ -1,0 +1,111 @@
+package podlife
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// restartingAll is the memory of a reset of all containers in place (L3.80).
+//
+//	idle ──a rule RestartAllContainers matches an exit──▶ active ──all removed──▶ idle
+//
+// It is active as long as an instance that triggered it exists: triggers are
+// removed last, so that an agent that starts in between goes on with the reset.
+type restartingAll struct {
+	Active bool
+	Since  time.Time
+}
+
+// restartAll stops and removes all containers but ephemeral ones, when one ended
+// with an exit code that asks for it. Sandbox, addresses and volumes stay. True
+// while it is at work.
+func (m *machine) restartAll() bool {
+	r := &m.s.RestartAll
+	if !m.anyTrigger() {
+		r.Active = false
+		return false
+	}
+	if !r.Active {
+		*r = restartingAll{Active: true, Since: m.now}
+	}
+	busy := false
+	for i := range m.s.InFlight {
+		f := &m.s.InFlight[i]
+		switch c := m.slot(f.Object); {
+		case f.Op != opPull && f.Op != opStart && f.Op != opPostStart || c != nil && c.class == ephemeral:
+		default:
+			m.cancel(f)
+			busy = true
+		}
+	}
+	m.out.Waits = append(m.out.Waits, Wait{For: "restart of all containers", Since: r.Since})
+	m.stopResetContainers(&busy)
+	m.advanceStops(false)
+	if busy || m.removeResetContainers(false) {
+		return true
+	}
+	m.removeResetContainers(true)
+	return true
+}
+
+// stopResetContainers kills without hooks and without grace (L3.80, L6.5).
+func (m *machine) stopResetContainers(busy *bool) {
+	for i := range m.in.Observed.Containers {
+		o := &m.in.Observed.Containers[i]
+		if c := m.slot(o.Name); mayRun(o) && (c == nil || c.class != ephemeral) {
+			*busy = true
+			m.stop(o, c, killing{message: "killing", cause: "all containers restart", noHook: true})
+		}
+	}
+}
+
+// removeResetContainers removes the instances that triggered the reset, or the
+// others; true while some are left.
+func (m *machine) removeResetContainers(triggers bool) (left bool) {
+	for i := range m.in.Observed.Containers {
+		o := &m.in.Observed.Containers[i]
+		c := m.slot(o.Name)
+		if c != nil && c.class == ephemeral || triggers != (c != nil && c.newest == o && m.triggers(c)) {
+			continue
+		}
+		left = true
+		m.remove(o, false, "all containers restart")
+	}
+	return left
+}
+
+// triggers reports whether the last end of c asks for a restart of all containers.
+func (m *machine) triggers(c *slot) bool {
+	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.mem.Replace == c.newest.ID {
+		return false
+	}
+	for i := range c.spec.RestartPolicyRules {
+		if r := &c.spec.RestartPolicyRules[i]; ruleMatches(r, c.newest.ExitCode) {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		}
+	}
+	return false
+}
+
+func (m *machine) anyTrigger() bool {
+	for i := range m.slots {
+		if m.triggers(&m.slots[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// resetStatus is the entry of a container that the reset removed.
+func (m *machine) resetStatus(s, old *corev1.ContainerStatus) {
+	s.State = corev1.ContainerState{Waiting: m.defaultWaiting(old)}
+	end := &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonRestartingAll,
+		Message: "The container is removed because RestartAllContainers in place"}
+	if t := old.State.Terminated; t != nil && !m.s.RestartAll.Active {
+		end.ContainerID, end.FinishedAt = t.ContainerID, t.FinishedAt // the trigger: its crash back-off counts this end
+	}
+	s.LastTerminationState = corev1.ContainerState{Terminated: end}
+	s.RestartCount = old.RestartCount + 1
+	s.ContainerID, s.ImageID = "", ""
+}
