@@ -162,3 +162,15 @@ func (t *stepTable) print(b *testing.B) {
 	}
 	b.Log(text)
 }
+
+// BenchmarkExec is one ExecSync of a small program.
+func BenchmarkExec(b *testing.B) {
+	w := newWorld(b)
+	sb, sbc := w.sandbox("exec")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	for b.Loop() {
+		if x, err := w.exec(id, "true"); err != nil || x.ExitCode != 0 {
+			b.Fatal(x, err)
+		}
+	}
+}

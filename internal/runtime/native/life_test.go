@@ -1,14 +1,11 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,8 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
-	utilexec "k8s.io/utils/exec"
 )
 
 var bg = context.Background()
@@ -352,245 +347,6 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-func TestExecSync(t *testing.T) {
-	w := newWorld(t)
-	sb, sbc := w.sandbox("exec")
-	id := w.run(sb, sbc, "c", shell("sleep 1000"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
-		s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: 1000}, true
-		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-	}), func(c *cri.ContainerConfig) { c.WorkingDir = "/home/app" })
-	t.Run("as the container", func(t *testing.T) {
-		x, err := w.exec(id, "sh", "-c", "id; pwd; echo $HOME; grep -E 'CapBnd|CapEff|NoNewPrivs|^Seccomp:' /proc/self/status | awk '{print $2}'; ls /proc/self/fd | wc -l")
-		want := "uid=1000(app) gid=1001(app) groups=1001(app),2000(extra)\n/home/app\n/home/app\n0000000000000000\n00000000a80425fb\n1\n2\n4\n"
-		if err != nil || string(x.Stdout) != want {
-			t.Errorf("got %q %q, %v", x.GetStdout(), x.GetStderr(), err)
-		}
-		a, _ := os.ReadFile("/proc/self/cgroup")
-		x, err = w.exec(id, "cat", "/proc/self/cgroup")
-		if err != nil || !strings.Contains(string(x.Stdout), id) {
-			t.Errorf("exec is in %s, we are in %s", x.GetStdout(), a)
-		}
-	})
-	t.Run("timeout", func(t *testing.T) {
-		_, err := w.r.ExecSync(bg, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
-		if status.Code(err) != codes.DeadlineExceeded {
-			t.Errorf("error %v", err)
-		}
-		x, err := w.exec(id, "sh", "-c", "ps -o args | grep 'sleep 778' | grep -v grep")
-		if err != nil || len(x.Stdout) > 0 {
-			t.Errorf("the command outlives its timeout: %q, %v", x.GetStdout(), err)
-		}
-	})
-	t.Run("not found", func(t *testing.T) {
-		_, err := w.exec(id, "nosuch")
-		if err == nil || !strings.Contains(err.Error(), `exec: "nosuch": executable file not found in $PATH`) {
-			t.Errorf("error %v", err)
-		}
-	})
-	t.Run("output", func(t *testing.T) {
-		x, err := w.exec(id, "sh", "-c", "head -c 20000000 /dev/zero")
-		if err != nil || len(x.Stdout) != maxSyncOutput {
-			t.Errorf("%d bytes, %v", len(x.GetStdout()), err)
-		}
-	})
-	t.Run("many at once", func(t *testing.T) {
-		var wg sync.WaitGroup
-		for i := range 20 {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				x, err := w.exec(id, "sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i))
-				if err != nil || string(x.Stdout) != fmt.Sprintf("%d\n", i) || int(x.ExitCode) != i {
-					t.Errorf("%d: %v, %v", i, x, err)
-				}
-			}()
-		}
-		wg.Wait()
-	})
-	t.Run("something left behind holds the streams", func(t *testing.T) {
-		x, err := w.exec(id, "sh", "-c", "echo first; sleep 500 & exit 4")
-		if err != nil || string(x.Stdout) != "first\n" || x.ExitCode != 4 {
-			t.Errorf("%v, %v", x, err)
-		}
-	})
-	w.stop(id, 0)
-	if _, err := w.exec(id, "true"); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("exec in an exited container: %v", err)
-	}
-}
-
-// pipe is a stream a client reads.
-type pipe struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-	ch chan struct{}
-}
-
-func newPipe() *pipe { return &pipe{ch: make(chan struct{}, 1000)} }
-
-func (p *pipe) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.b.Write(b)
-	select {
-	case p.ch <- struct{}{}:
-	default:
-	}
-	return len(b), nil
-}
-func (p *pipe) Close() error { return nil }
-
-func (p *pipe) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.String()
-}
-
-func (p *pipe) expect(t *testing.T, text string) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	for !strings.Contains(p.String(), text) {
-		select {
-		case <-p.ch:
-		case <-deadline:
-			t.Fatalf("got %q, want %q in it", p.String(), text)
-		}
-	}
-}
-
-func TestStreamExec(t *testing.T) {
-	w := newWorld(t)
-	sb, sbc := w.sandbox("stream")
-	id := w.run(sb, sbc, "c", shell("sleep 1000"))
-	s := w.r.Streams()
-	t.Run("stdin ends", func(t *testing.T) {
-		out, errs := newPipe(), newPipe()
-		err := s.Exec(bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs, false, nil)
-		var e utilexec.CodeExitError
-		if ok := asExit(err, &e); !ok || e.Code != 6 || strings.TrimSpace(out.String()) != "5" || errs.String() != "e\n" {
-			t.Errorf("%v, %q, %q", err, out, errs)
-		}
-	})
-	t.Run("terminal", func(t *testing.T) {
-		out := newPipe()
-		inR, inW := io.Pipe()
-		sizes := make(chan remotecommand.TerminalSize, 1)
-		sizes <- remotecommand.TerminalSize{Width: 132, Height: 43}
-		done := make(chan error)
-		go func() { done <- s.Exec(bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
-		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; exit 3")
-		out.expect(t, "is-a-2-tty")
-		out.expect(t, "43 132")
-		out.expect(t, "xterm")
-		var e utilexec.CodeExitError
-		if err := <-done; !asExit(err, &e) || e.Code != 3 {
-			t.Errorf("%v", err)
-		}
-	})
-	t.Run("cancelled", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(bg)
-		out := newPipe()
-		done := make(chan error)
-		go func() {
-			done <- s.Exec(ctx, id, []string{"sh", "-c", "echo on; sleep 999"}, nil, out, nil, false, nil)
-		}()
-		out.expect(t, "on")
-		cancel()
-		if err := <-done; err == nil {
-			t.Error("no error")
-		}
-	})
-	t.Run("not found", func(t *testing.T) {
-		err := s.Exec(bg, id, []string{"nosuch"}, nil, newPipe(), nil, false, nil)
-		var e utilexec.CodeExitError
-		if !asExit(err, &e) || e.Code != 127 {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
-func asExit(err error, e *utilexec.CodeExitError) bool {
-	x, ok := err.(utilexec.CodeExitError)
-	*e = x
-	return ok
-}
-
-func TestAttach(t *testing.T) {
-	w := newWorld(t)
-	sb, sbc := w.sandbox("attach")
-	s := w.r.Streams()
-	t.Run("streams", func(t *testing.T) {
-		id := w.run(sb, sbc, "plain", shell("while read x; do echo got $x; echo err $x >&2; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
-		out, errs := newPipe(), newPipe()
-		inR, inW := io.Pipe()
-		done := make(chan error)
-		go func() { done <- s.Attach(bg, id, inR, out, errs, false, nil) }()
-		fmt.Fprintln(inW, "one")
-		out.expect(t, "got one\n")
-		errs.expect(t, "err one\n")
-		inW.Close()
-		out.expect(t, "eof\n")
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if st := w.wait(id); st.ExitCode != 0 {
-			t.Errorf("code %d", st.ExitCode)
-		}
-		if got := w.log(sbc, "plain"); !strings.Contains(got, "stdout F got one\n") || !strings.Contains(got, "stderr F err one\n") {
-			t.Errorf("log %q", got)
-		}
-	})
-	t.Run("terminal", func(t *testing.T) {
-		id := w.run(sb, sbc, "tty", func(c *cri.ContainerConfig) { c.Command, c.Stdin, c.Tty = []string{"sh"}, true, true })
-		out := newPipe()
-		inR, inW := io.Pipe()
-		sizes := make(chan remotecommand.TerminalSize, 1)
-		sizes <- remotecommand.TerminalSize{Width: 100, Height: 33}
-		done := make(chan error)
-		go func() { done <- s.Attach(bg, id, inR, out, nil, true, sizes) }()
-		fmt.Fprintln(inW, "while ! stty size | grep 33; do sleep 0.02; done; test -c /dev/console && echo con$((40+2)); exit 4")
-		out.expect(t, "33 100")
-		out.expect(t, "con42")
-		<-done
-		if st := w.wait(id); st.ExitCode != 4 {
-			t.Errorf("code %d", st.ExitCode)
-		}
-	})
-	t.Run("a large input", func(t *testing.T) {
-		id := w.run(sb, sbc, "large", shell("wc -c"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
-		out := newPipe()
-		go s.Attach(bg, id, strings.NewReader(strings.Repeat("x", 3<<20)), out, nil, false, nil)
-		out.expect(t, "3145728")
-		w.wait(id)
-	})
-}
-
-func TestPortForward(t *testing.T) {
-	w := newWorld(t)
-	sb, sbc := w.sandbox("port")
-	id := w.run(sb, sbc, "c", shell("while :; do echo hello | nc -l -p 8080; done"))
-	for range 200 { // until it listens
-		if x, err := w.exec(id, "sh", "-c", "grep -q 1F90 /proc/net/tcp /proc/net/tcp6"); err == nil && x.ExitCode == 0 {
-			break
-		}
-	}
-	a, b := io.Pipe()
-	out := newPipe()
-	if err := w.r.Streams().PortForward(bg, sb, 8080, &duplex{Reader: a, WriteCloser: out}); err != nil {
-		t.Fatal(err)
-	}
-	b.Close()
-	out.expect(t, "hello")
-	if err := w.r.Streams().PortForward(bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("closed port: %v", err)
-	}
-}
-
-type duplex struct {
-	io.Reader
-	io.WriteCloser
-}
-
 func TestEvents(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(bg)
@@ -717,5 +473,47 @@ func TestUserNamespace(t *testing.T) {
 	x, err := w.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map")
 	if err != nil || !strings.Contains(string(x.Stdout), "700000") {
 		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+	}
+}
+
+// TestMonitorMemory: what a pod with one container costs beside its own processes.
+// The program's text is shared by all monitors.
+func TestMonitorMemory(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("memory")
+	w.run(sb, sbc, "c", shell("echo x; sleep 1000"))
+	s, _ := w.r.sandbox(sb)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", s.rec.Monitor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kb int
+	for _, line := range strings.Split(string(b), "\n") {
+		if rest, ok := strings.CutPrefix(line, "Anonymous:"); ok {
+			fmt.Sscan(rest, &kb)
+		}
+	}
+	if kb == 0 || kb > 100 {
+		t.Errorf("a monitor uses %d kB of its own", kb)
+	}
+}
+
+func TestImageVolume(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("volume")
+	got := w.output(sb, sbc, "c", "head -1 /all/etc/passwd; ls /part; touch /all/x 2>/dev/null || echo refused", func(c *cri.ContainerConfig) {
+		c.Mounts = []*cri.Mount{
+			{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "busybox"}, Readonly: true},
+			{ContainerPath: "/part", Image: &cri.ImageSpec{Image: "busybox"}, ImageSubPath: "home", Readonly: true},
+		}
+	})
+	if want := "root:x:0:0:root:/root:/bin/sh\napp\nrefused"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
+		c.Mounts = []*cri.Mount{{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "nothere"}}}
+	})})
+	if err == nil || !strings.Contains(err.Error(), "ImageVolumeMountFailed") {
+		t.Errorf("missing image: %v", err)
 	}
 }

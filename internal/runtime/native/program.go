@@ -29,7 +29,6 @@ const (
 	opMask
 	opReadonly
 	opAttrPath
-	opRlimit
 	opUser
 	opCreds
 	opNoNewPrivs
@@ -160,10 +159,6 @@ func (p *program) readonly(path string) { p.add(record{code: opReadonly, s: [4]s
 // pivot, in the host's view otherwise.
 func (p *program) attrPath(path string, set, clear uint64, inRoot bool) {
 	p.add(record{code: opAttrPath, n: [4]int64{int64(set), int64(clear), 0, b2i(inRoot)}, s: [4]string{path}})
-}
-
-func (p *program) rlimit(resource int, soft, hard uint64) {
-	p.add(record{code: opRlimit, n: [4]int64{int64(resource), int64(soft), int64(hard)}})
 }
 
 // user resolves user[:group] against the container's own files. gid < 0 leaves
@@ -312,8 +307,6 @@ func (p *program) failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("error loading seccomp filter into kernel: %w", errno)
 	case opCreds:
 		return fmt.Errorf("setting user and capabilities: %w", errno)
-	case opRlimit:
-		return fmt.Errorf("error setting rlimit type %d: %w", o.n[0], errno)
 	}
 	return fmt.Errorf("container setup, operation %d (%s): %w", o.code, strings.Trim(o.s[0]+" "+o.s[1], " \x00"), errno)
 }

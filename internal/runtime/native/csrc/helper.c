@@ -19,7 +19,6 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -29,7 +28,7 @@
 enum {
 	OP_WRITE = 1, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_TREE, OP_TREE_IN, OP_ATTR, OP_IDMAP,
 	OP_ATTACH, OP_MOUNT, OP_ROOT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_PIVOT, OP_MASK, OP_READONLY,
-	OP_ATTR_PATH, OP_RLIMIT, OP_USER, OP_CREDS, OP_NO_NEW_PRIVS, OP_SECCOMP, OP_CWD, OP_TTY, OP_KEYRING,
+	OP_ATTR_PATH, OP_USER, OP_CREDS, OP_NO_NEW_PRIVS, OP_SECCOMP, OP_CWD, OP_TTY, OP_KEYRING,
 	OP_LOOKUP, OP_EXEC, OP_GATE, OP_CHDIR, OP_OPEN,
 };
 
@@ -623,10 +622,6 @@ static int run(struct record *o)
 			close(t);
 		errno = e;
 		return r;
-	}
-	case OP_RLIMIT: {
-		struct rlimit l = {n[1], n[2]};
-		return setrlimit(n[0], &l);
 	}
 	case OP_USER:
 		return op_user(s[0], (uint32_t *)memcpy(malloc(o->len[1] + 4), s[1], o->len[1]), o->len[1] / 4, n[0], n[1]);

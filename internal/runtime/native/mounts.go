@@ -1,0 +1,328 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+type volume struct {
+	mount  *cri.Mount
+	slot   int
+	target string
+}
+
+// openVolumes plans the container's own mounts, parents first, and opens those
+// that come from the host.
+func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
+	list := append([]*cri.Mount{}, pl.config.Mounts...)
+	depth := func(m *cri.Mount) int { return strings.Count(path.Clean(m.ContainerPath), "/") }
+	sort.SliceStable(list, func(i, j int) bool { return depth(list[i]) < depth(list[j]) })
+	var out []volume
+	for _, m := range list {
+		v := volume{mount: m, target: path.Join("/", m.ContainerPath)}
+		if v.target == "/" {
+			return nil, fmt.Errorf("mount of %q: the container's root can't be mounted over", m.HostPath)
+		}
+		if m.RecursiveReadOnly && !m.Readonly {
+			return nil, fmt.Errorf("mount of %q: recursive_read_only needs readonly", m.HostPath)
+		}
+		if _, ok := pl.images[m.ContainerPath]; !ok {
+			v.slot = p.tree(m.HostPath, true)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// openImages mounts image volumes in the helper's own view, which by now sends
+// nothing back to the host, and opens what of them is wanted.
+func (pl *containerPlan) openImages(p *program, volumes []volume) error {
+	for i := range volumes {
+		im, ok := pl.images[volumes[i].mount.ContainerPath]
+		if !ok {
+			continue
+		}
+		for _, m := range im.mounts {
+			if err := hostMount(p, m, im.staging); err != nil {
+				return err
+			}
+		}
+		volumes[i].slot = p.treeIn(im.staging, im.subPath)
+	}
+	return nil
+}
+
+var volumeOptions = map[string]uint64{
+	"ro": unix.MOUNT_ATTR_RDONLY, "noexec": unix.MOUNT_ATTR_NOEXEC, "nosuid": unix.MOUNT_ATTR_NOSUID,
+	"nodev": unix.MOUNT_ATTR_NODEV, "noatime": unix.MOUNT_ATTR_NOATIME,
+}
+
+// attachVolume gives a mount its attributes and puts it in place.
+func (pl *containerPlan) attachVolume(p *program, v volume) {
+	var set uint64
+	if v.mount.Readonly {
+		set = unix.MOUNT_ATTR_RDONLY
+	}
+	for _, o := range v.mount.MountOptions {
+		set |= volumeOptions[o]
+	}
+	propagation := uint64(unix.MS_PRIVATE)
+	switch v.mount.Propagation {
+	case cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		propagation = unix.MS_SLAVE
+	case cri.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		propagation = unix.MS_SHARED
+	}
+	p.attr(v.slot, 0, 0, propagation, true)
+	if set != 0 {
+		p.attr(v.slot, set, 0, 0, v.mount.RecursiveReadOnly)
+	}
+	if pl.userns != "" && len(v.mount.UidMappings)+len(v.mount.GidMappings) > 0 {
+		p.idmap(v.slot, pl.userns)
+	}
+	p.attach(v.slot, v.target)
+}
+
+// hostMount mounts in the helper's own view of the host.
+func hostMount(p *program, m mount.Mount, target string) error {
+	o, err := parseOptions(m.Options)
+	if err != nil {
+		return err
+	}
+	if m.Type == "bind" || m.Type == "rbind" || o.bind {
+		slot := p.tree(m.Source, o.recursive || m.Type == "rbind")
+		p.attr(slot, o.attr, 0, unix.MS_PRIVATE, false)
+		p.attachHost(slot, target)
+		return nil
+	}
+	if len(o.data) > 3500 && m.Type == "overlay" {
+		// One page is all that mount(2) takes: shorten the paths by their common directory.
+		dir, data := shortenOverlay(o.data)
+		p.chdir(dir)
+		o.data = data
+		if len(o.data) > 4000 {
+			return fmt.Errorf("mounting the image: the options of %d bytes do not fit into a page", len(o.data))
+		}
+	}
+	p.mountHost(m.Source, m.Type, target, o.data, o.flags)
+	return nil
+}
+
+type mountOptions struct {
+	flags           uintptr
+	attr            uint64
+	bind, recursive bool
+	data            string
+}
+
+// parseOptions splits options as fstab has them into flags and data.
+func parseOptions(options []string) (mountOptions, error) {
+	var o mountOptions
+	var data []string
+	for _, s := range options {
+		switch s {
+		case "ro":
+			o.flags |= unix.MS_RDONLY
+			o.attr |= unix.MOUNT_ATTR_RDONLY
+		case "rw", "":
+		case "nosuid":
+			o.flags |= unix.MS_NOSUID
+			o.attr |= unix.MOUNT_ATTR_NOSUID
+		case "nodev":
+			o.flags |= unix.MS_NODEV
+			o.attr |= unix.MOUNT_ATTR_NODEV
+		case "noexec":
+			o.flags |= unix.MS_NOEXEC
+			o.attr |= unix.MOUNT_ATTR_NOEXEC
+		case "noatime":
+			o.flags |= unix.MS_NOATIME
+			o.attr |= unix.MOUNT_ATTR_NOATIME
+		case "bind":
+			o.bind = true
+		case "rbind":
+			o.bind, o.recursive = true, true
+		default:
+			if strings.HasPrefix(s, "loop") || strings.HasPrefix(s, "X-containerd.") {
+				return o, fmt.Errorf("mount option %q is not supported", s)
+			}
+			data = append(data, s)
+		}
+	}
+	o.data = strings.Join(data, ",")
+	return o, nil
+}
+
+// shortenOverlay makes the directories of overlay options relative to the
+// longest directory that all of them share.
+func shortenOverlay(data string) (dir, short string) {
+	var dirs []string
+	options := strings.Split(data, ",")
+	for _, o := range options {
+		k, v, _ := strings.Cut(o, "=")
+		if k == "lowerdir" || k == "upperdir" || k == "workdir" {
+			dirs = append(dirs, strings.Split(v, ":")...)
+		}
+	}
+	if len(dirs) == 0 {
+		return "/", data
+	}
+	dir = path.Dir(dirs[0])
+	for _, d := range dirs {
+		for dir != "/" && !strings.HasPrefix(d, dir+"/") {
+			dir = path.Dir(dir)
+		}
+	}
+	if dir == "/" {
+		return dir, data
+	}
+	for i, o := range options {
+		k, v, _ := strings.Cut(o, "=")
+		if k == "lowerdir" || k == "upperdir" || k == "workdir" {
+			parts := strings.Split(v, ":")
+			for j := range parts {
+				parts[j] = strings.TrimPrefix(parts[j], dir+"/")
+			}
+			options[i] = k + "=" + strings.Join(parts, ":")
+		}
+	}
+	return dir, strings.Join(options, ",")
+}
+
+// mountRoot makes the container's root and enters it.
+func (pl *containerPlan) mountRoot(p *program) error {
+	for _, m := range pl.rootfs {
+		m, err := pl.mapLayers(p, m)
+		if err != nil {
+			return err
+		}
+		if err := hostMount(p, m, pl.rootDir); err != nil {
+			return err
+		}
+	}
+	uid, gid := pl.usernsIDs.hostRoot()
+	p.root(pl.rootDir, uid, gid)
+	return nil
+}
+
+// mapLayers shows the layers of an overlay with the ids of the pod's user
+// namespace: each lower directory becomes an idmapped mount over itself, in
+// the helper's own view. Options uidmap and gidmap are containerd's way of asking.
+func (pl *containerPlan) mapLayers(p *program, m mount.Mount) (mount.Mount, error) {
+	var options []string
+	mapped := false
+	for _, o := range m.Options {
+		if strings.HasPrefix(o, "uidmap=") || strings.HasPrefix(o, "gidmap=") {
+			mapped = true
+			continue
+		}
+		options = append(options, o)
+	}
+	if !mapped {
+		return m, nil
+	}
+	if pl.userns == "" {
+		return m, errors.New("the image's layers ask for a user namespace that the pod does not have")
+	}
+	for _, o := range options {
+		if lowers, ok := strings.CutPrefix(o, "lowerdir="); ok {
+			for _, dir := range strings.Split(lowers, ":") {
+				slot := p.tree(dir, false)
+				p.attr(slot, 0, 0, unix.MS_PRIVATE, false)
+				p.idmap(slot, pl.userns)
+				p.attachHost(slot, dir)
+			}
+		}
+	}
+	m.Options = options
+	return m, nil
+}
+
+func mountsAt(list []*cri.Mount, target string) bool {
+	for _, m := range list {
+		if path.Join("/", m.ContainerPath) == target {
+			return true
+		}
+	}
+	return false
+}
+
+// openCgroupView opens the container's own cgroups (version 1).
+func (pl *containerPlan) openCgroupView(p *program) map[string]int {
+	views := map[string]int{}
+	if pl.groups.v2 || mountsAt(pl.config.Mounts, "/sys/fs/cgroup") {
+		return views
+	}
+	for i := range pl.groups.tree {
+		h := &pl.groups.tree[i]
+		views[h.name] = p.tree(h.mount+pl.cgroup, false)
+	}
+	return views
+}
+
+// mountSystem makes /proc, /dev, /sys and what belongs into them.
+func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views map[string]int) {
+	mounts := pl.config.Mounts
+	uid, gid := pl.usernsIDs.hostRoot()
+	owner := ""
+	if pl.userns != "" {
+		owner = fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
+	}
+	if !mountsAt(mounts, "/proc") {
+		p.mount("proc", "proc", "/proc", "", stdFlags)
+	}
+	if !mountsAt(mounts, "/dev") {
+		p.mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k"+owner, unix.MS_NOSUID|unix.MS_STRICTATIME)
+		for _, d := range defaultDevices {
+			p.mknod(d.path, d.mode, d.major, d.minor, uid, gid)
+		}
+		for _, l := range [][2]string{
+			{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
+			{"/proc/self/fd/2", "/dev/stderr"}, {"pts/ptmx", "/dev/ptmx"}, {"/proc/kcore", "/dev/core"},
+		} {
+			p.symlink(l[0], l[1])
+		}
+		p.mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5), unix.MS_NOSUID|unix.MS_NOEXEC)
+	}
+	if !mountsAt(mounts, "/dev/mqueue") {
+		p.mount("mqueue", "mqueue", "/dev/mqueue", "", stdFlags)
+	}
+	if shm >= 0 {
+		p.attr(shm, 0, 0, unix.MS_PRIVATE, false)
+		p.attach(shm, "/dev/shm")
+	}
+	if mountsAt(mounts, "/sys") {
+		return
+	}
+	ro, attr := uintptr(unix.MS_RDONLY), uint64(unix.MOUNT_ATTR_RDONLY)
+	if privileged {
+		ro, attr = 0, 0
+	}
+	p.mount("sysfs", "sysfs", "/sys", "", stdFlags|ro)
+	switch {
+	case mountsAt(mounts, "/sys/fs/cgroup"):
+	case pl.groups.v2:
+		p.mount("cgroup", "cgroup2", "/sys/fs/cgroup", "", stdFlags|unix.MS_RELATIME|ro)
+	default:
+		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
+		for _, name := range sortedKeys(views) {
+			p.attr(views[name], attrSafe|attr, 0, unix.MS_PRIVATE, false)
+			p.attach(views[name], "/sys/fs/cgroup/"+name)
+			for _, c := range strings.Split(name, ",") {
+				if c != name { // cpu -> cpu,cpuacct
+					p.symlink(name, "/sys/fs/cgroup/"+c)
+				}
+			}
+		}
+		if attr != 0 {
+			p.attrPath("/sys/fs/cgroup", attr, 0, true)
+		}
+	}
+}
+
