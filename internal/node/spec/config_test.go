@@ -120,6 +120,7 @@ func TestContainerErrors(t *testing.T) {
 	}{
 		{"runAsUser 0", nonRoot(ptr(int64(0)), Image{}), `container's runAsUser breaks non-root policy (pod: "web_shop(u-1)", container: c)`},
 		{"image is root", nonRoot(nil, Image{UID: ptr(int64(0))}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
+		{"image says no user", nonRoot(nil, Image{}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a name", nonRoot(nil, Image{Username: "www"}), `container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a number", nonRoot(nil, Image{UID: ptr(int64(9))}), ""},
 		{"own user", nonRoot(ptr(int64(5)), Image{UID: ptr(int64(0))}), ""},
@@ -169,6 +170,14 @@ func TestSecurity(t *testing.T) {
 	}
 	if sc.RunAsUser.GetValue() != 33 || sc.RunAsUsername != "" {
 		t.Errorf("user of the image: %v", sc)
+	}
+	sc = build(func(_ *corev1.Pod, in *ContainerInput) { in.Image = Image{} })
+	if sc.RunAsUser.GetValue() != 0 || sc.RunAsUser == nil {
+		t.Errorf("an image without a user runs as root: %v", sc)
+	}
+	sc = build(func(_ *corev1.Pod, in *ContainerInput) { in.Image = Image{Username: "www"} })
+	if sc.RunAsUser != nil || sc.RunAsUsername != "www" {
+		t.Errorf("named user of the image: %v", sc)
 	}
 	sc = build(func(p *corev1.Pod, in *ContainerInput) { in.TargetID = "t1" })
 	if n := sc.NamespaceOptions; n.Pid != cri.NamespaceMode_TARGET || n.TargetId != "t1" {

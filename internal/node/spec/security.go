@@ -105,11 +105,14 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 		Capabilities:     &cri.Capability{},
 	}
 	sc.SupplementalGroups, sc.SupplementalGroupsPolicy = groups(pod)
-	if user == nil {
+	switch {
+	case user != nil:
+	case in.Image.runsAsRoot():
+		sc.RunAsUser = &cri.Int64Value{Value: 0}
+	case in.Image.UID != nil:
 		sc.RunAsUser = optional(in.Image.UID)
-		if in.Image.UID == nil {
-			sc.RunAsUsername = in.Image.Username
-		}
+	default:
+		sc.RunAsUsername = in.Image.Username
 	}
 	if own.Capabilities != nil {
 		for _, name := range own.Capabilities.Add {
@@ -137,7 +140,7 @@ func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", ref, name)
 	case user != nil:
 		return nil
-	case in.Image.UID != nil && *in.Image.UID == 0:
+	case in.Image.runsAsRoot():
 		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", ref, name)
 	case in.Image.UID == nil && in.Image.Username != "":
 		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)",
@@ -146,6 +149,9 @@ func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 		return nil
 	}
 }
+
+// runsAsRoot reports whether the image's user is root: it says so, or says nothing.
+func (i Image) runsAsRoot() bool { return i.UID != nil && *i.UID == 0 || i.UID == nil && i.Username == "" }
 
 func groups(pod *corev1.Pod) ([]int64, cri.SupplementalGroupsPolicy) {
 	p := pod.Spec.SecurityContext
