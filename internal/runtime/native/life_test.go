@@ -247,13 +247,32 @@ func TestMonitorDeath(t *testing.T) {
 	}
 }
 
+// TestLostLine: a broken line to a living monitor is no more than that.
+func TestLostLine(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("line")
+	id := w.run(sb, sbc, "c", shell("trap 'exit 3' TERM; touch /tmp/ready; while :; do sleep 0.05; done"))
+	w.until(id, "/tmp/ready")
+	s, _ := w.r.sandbox(sb)
+	old := s.line()
+	old.conn.Close()
+	for s.line() == old {
+		time.Sleep(time.Millisecond)
+	}
+	w.stop(id, 20)
+	if st := w.wait(id); st.ExitCode != 3 {
+		t.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
+	}
+}
+
 func TestSharedProcesses(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("share", func(c *cri.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
 	})
 	one := w.run(sb, sbc, "one", shell("sleep 1000 & sleep 2000 & wait"))
-	out := w.output(sb, sbc, "two", "ps -o pid,args | grep -v 'ps -o' | grep -E 'pod-init|sleep' | awk '{print $2, $3}' | sort -u; ls /proc/1/root/ 2>&1 | head -1")
+	out := w.output(sb, sbc, "two", `for s in 1000 2000; do while ! ps -o args | grep -q "^sleep $s"; do sleep 0.02; done; done
+ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	for _, want := range []string{"sleep 1000", "sleep 2000"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("processes %q lack %q", out, want)
@@ -273,10 +292,10 @@ func TestSharedProcesses(t *testing.T) {
 	target := w.run(sb, sbc, "target", shell("sleep 3000"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
 		s.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER
 	}))
-	out = w.output(sb, sbc, "debug", "ps -o args | grep 'sleep 3000' | grep -v grep", securityContext(func(s *cri.LinuxContainerSecurityContext) {
+	out = w.output(sb, sbc, "debug", "while ! ps -o args | grep '^sleep 3000'; do sleep 0.02; done", securityContext(func(s *cri.LinuxContainerSecurityContext) {
 		s.NamespaceOptions.Pid, s.NamespaceOptions.TargetId = cri.NamespaceMode_TARGET, target
 	}))
-	if out != "sleep 3000" && !strings.Contains(out, "sleep 3000") {
+	if out != "sleep 3000" {
 		t.Errorf("debug container sees %q", out)
 	}
 }

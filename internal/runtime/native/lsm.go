@@ -6,9 +6,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 )
 
 // apparmorOf is the profile to execute a container under; "" leaves it
@@ -32,12 +34,18 @@ func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, err
 	if p.GetProfileType() == cri.SecurityProfile_Unconfined || !r.host.apparmor {
 		return "", nil
 	}
-	for _, name := range []string{r.cfg.Name + "-default", "cri-containerd.apparmor.d"} {
-		if profileLoaded(name) {
-			return name, nil
+	name := r.cfg.Name + "-default"
+	if !profileLoaded(name) {
+		// Loading needs apparmor_parser. Without it containers run as on a host
+		// without AppArmor, which is what other runtimes do.
+		if err := apparmor.LoadDefaultProfile(name); err != nil {
+			r.apparmorWarning.Do(func() {
+				klog.Background().Info("Containers run without an AppArmor profile", "profile", name, "reason", err.Error())
+			})
+			return "", nil
 		}
 	}
-	return "", nil
+	return name, nil
 }
 
 // apparmorProfile reads the older form: runtime/default, unconfined, localhost/name.

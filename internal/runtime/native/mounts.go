@@ -325,4 +325,3 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 		}
 	}
 }
-

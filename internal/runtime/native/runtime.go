@@ -32,6 +32,8 @@ type Runtime struct {
 	monitors  string // cgroup of all monitors
 	pool      *monitorPool
 
+	apparmorWarning sync.Once
+
 	mu         sync.RWMutex
 	sandboxes  map[string]*sandbox
 	containers map[string]*container

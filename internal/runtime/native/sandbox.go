@@ -169,7 +169,7 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 		return fmt.Errorf("reading the host's names: %w", err)
 	}
 	var resolv []byte
-	if d := s.config.DnsConfig; d != nil {
+	if d := s.config.DnsConfig; len(d.GetServers())+len(d.GetSearches())+len(d.GetOptions()) > 0 {
 		resolv = resolvConf(d)
 	} else if resolv, err = os.ReadFile("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("reading the host's resolv.conf: %w", err)
@@ -344,12 +344,41 @@ func (r *Runtime) listener(s *sandbox) func(record) {
 	}
 }
 
-// watch notices the death of a monitor that nobody asked to quit.
+// watch notices when the line to a monitor breaks. A monitor that still answers
+// (it dropped a line that was too slow) is called again and tells what was
+// missed; otherwise the sandbox has died.
 func (r *Runtime) watch(s *sandbox, m *monitor) {
 	<-m.gone
-	if s.line() == m && !r.events.isClosed() {
-		r.sandboxDied(s)
+	if s.line() != m || r.events.isClosed() {
+		return
 	}
+	ctx := context.Background()
+	if again, err := dialMonitor(r.runDir(s.rec.ID)); err == nil {
+		if alive, _, err := again.list(ctx); err == nil && s.replaceLine(m, again) {
+			again.listen(r.listener(s))
+			go r.watch(s, again)
+			for _, c := range r.containersOf(s.rec.ID) {
+				if c.running() && !alive[c.rec.ID] {
+					if e, ok, err := loadExit(r.containerDir(c.rec.ID)); ok && err == nil {
+						r.exited(c, e)
+					}
+				}
+			}
+			return
+		}
+		again.conn.Close()
+	}
+	r.sandboxDied(s)
+}
+
+func (s *sandbox) replaceLine(old, again *monitor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mon != old {
+		return false
+	}
+	s.mon = again
+	return true
 }
 
 // sandboxDied ends a sandbox whose monitor or first process is gone: nothing

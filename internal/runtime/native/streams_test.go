@@ -256,4 +256,3 @@ type duplex struct {
 	io.Reader
 	io.WriteCloser
 }
-

@@ -17,7 +17,7 @@
 
 static struct conn *conns;
 
-void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *id, uint32_t len)
+int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *id, uint32_t len)
 {
 	char buf[sizeof(struct record) + 8192] = {0};
 	struct record *r = (struct record *)buf;
@@ -26,14 +26,14 @@ void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c,
 	*r = (struct record){.code = code, .seq = seq, .n = {a, b, c}, .len = {len}};
 	memcpy(r + 1, id, len);
 	r->size = (sizeof *r + len + 4 + 7) & ~7;
-	send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
 }
 
 void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id)
 {
 	for (struct conn *k = conns; k; k = k->next)
-		if (!k->attached && !k->dead)
-			reply(k->fd, code, 0, a, b, c, id, strlen(id));
+		if (!k->attached && !k->dead && reply(k->fd, code, 0, a, b, c, id, strlen(id)) < 0)
+			k->dead = 1; // whoever missed one calls again and asks what is left
 }
 
 static int attached_stuck(struct container *c)

@@ -94,7 +94,7 @@ static inline int nonblocking(int fd)
 }
 
 // monitor.c
-void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *text, uint32_t len);
+int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *text, uint32_t len);
 void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id);
 void fan_out(struct container *c, char kind, char *s, size_t n);
 
