@@ -20,9 +20,11 @@ import (
 
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
+	"carob/internal/controllers/podgc"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/source"
+	"carob/internal/controllers/tainteviction"
 )
 
 // Options are what controllers need to know beside the API.
@@ -118,8 +120,13 @@ func newManager(watcher kubernetes.Interface, as func(name string) (Clients, err
 		}},
 		{"node-controller", func(c Clients) (controller, error) {
 			m.eventSink = c.Kubernetes
-			recorder := m.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "node-controller"})
-			return nodelifecycle.New(c.Kubernetes, recorder, nodes, leases, pods)
+			return nodelifecycle.New(c.Kubernetes, m.recorder("node-controller"), nodes, leases, pods)
+		}},
+		{"node-controller", func(c Clients) (controller, error) {
+			return tainteviction.New(c.Kubernetes, m.recorder("taint-eviction-controller"), nodes, pods)
+		}},
+		{"pod-garbage-collector", func(c Clients) (controller, error) {
+			return podgc.New(c.Kubernetes, nodes, pods)
 		}},
 	} {
 		clients, err := as(part.identity)
@@ -133,6 +140,10 @@ func newManager(watcher kubernetes.Interface, as func(name string) (Clients, err
 		m.controllers = append(m.controllers, c)
 	}
 	return m, nil
+}
+
+func (m *Manager) recorder(component string) record.EventRecorder {
+	return m.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
 
 // Synced is closed once the watches delivered their first lists and the controllers work.

@@ -1,0 +1,328 @@
+package controllers
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"carob/internal/controllers/rootca"
+	"carob/internal/controllers/serviceaccount"
+)
+
+// world is the manager on a fake API inside a bubble of virtual time.
+type world struct {
+	*testing.T
+	client  *fake.Clientset
+	objects *metadatafake.FakeMetadataClient // what a namespace holds, for its deletion
+}
+
+func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := metadatafake.NewTestScheme()
+		if err := metav1.AddMetaToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		w := &world{T: t, client: fake.NewClientset(objects...), objects: metadatafake.NewSimpleMetadataClient(scheme, contents...)}
+		w.client.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "pods", Kind: "Pod", Namespaced: true, Verbs: []string{"list", "delete", "deletecollection"}},
+			{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: []string{"list", "delete"}},
+			{Name: "bindings", Kind: "Binding", Namespaced: true, Verbs: []string{"create"}},
+		}}}
+		w.client.PrependReactor("create", "namespaces", w.onFinalize)
+		m, err := NewForClients(Clients{Kubernetes: w.client, Metadata: w.objects}, Options{RootCA: []byte("CA")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { err = m.Run(ctx); close(done) }()
+		<-m.Synced()
+		synctest.Wait()
+		test(w)
+		cancel()
+		<-done
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// onFinalize does what the API server does when the last finalizer goes.
+func (w *world) onFinalize(a ktesting.Action) (bool, runtime.Object, error) {
+	if a.GetSubresource() != "finalize" {
+		return false, nil, nil
+	}
+	n := a.(ktesting.CreateAction).GetObject().(*corev1.Namespace)
+	if len(n.Spec.Finalizers) > 0 {
+		return true, n, w.client.Tracker().Update(a.GetResource(), n, "")
+	}
+	return true, n, w.client.Tracker().Delete(a.GetResource(), "", n.Name)
+}
+
+func (w *world) exists(get func() error) bool {
+	w.Helper()
+	synctest.Wait()
+	err := get()
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+	return err == nil
+}
+
+func (w *world) namespace(name string) *corev1.Namespace {
+	w.Helper()
+	n, err := w.client.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func ns(name string, deleting bool) *corev1.Namespace {
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+	if deleting {
+		n.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		n.Status.Phase = corev1.NamespaceTerminating
+	}
+	return n
+}
+
+func TestNamespaceGetsAccountAndAuthority(t *testing.T) {
+	inWorld(t, []runtime.Object{ns("old", false)}, nil, func(w *world) {
+		began := time.Now()
+		if _, err := w.client.CoreV1().Namespaces().Create(w.Context(), ns("new", false), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		account := func(namespace string) func() error {
+			return func() error {
+				_, err := w.client.CoreV1().ServiceAccounts(namespace).Get(w.Context(), serviceaccount.Name, metav1.GetOptions{})
+				return err
+			}
+		}
+		for _, name := range []string{"old", "new"} {
+			if !w.exists(account(name)) {
+				w.Errorf("namespace %s has no account", name)
+			}
+			synctest.Wait()
+			ca, err := w.client.CoreV1().ConfigMaps(name).Get(w.Context(), rootca.Name, metav1.GetOptions{})
+			if err != nil || ca.Data["ca.crt"] != "CA" {
+				w.Errorf("authority of %s: %v %v", name, ca, err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			w.Errorf("took %v of virtual time", took)
+		}
+		// Both come back when somebody deletes or changes them.
+		if err := w.client.CoreV1().ServiceAccounts("new").Delete(w.Context(), serviceaccount.Name, metav1.DeleteOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: rootca.Name}, Data: map[string]string{"ca.crt": "evil"}}
+		if _, err := w.client.CoreV1().ConfigMaps("new").Update(w.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		if !w.exists(account("new")) {
+			w.Error("the account did not come back")
+		}
+		if ca, err := w.client.CoreV1().ConfigMaps("new").Get(w.Context(), rootca.Name, metav1.GetOptions{}); err != nil || ca.Data["ca.crt"] != "CA" {
+			w.Errorf("authority: %v %v", ca, err)
+		}
+	})
+}
+
+func content(kind, name string, finalizers ...string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, Finalizers: finalizers},
+	}
+}
+
+func TestNamespaceIsEmptiedAndGoes(t *testing.T) {
+	inWorld(t, []runtime.Object{ns("x", true), ns("kept", false)}, []runtime.Object{content("Secret", "s")}, func(w *world) {
+		gone := !w.exists(func() error {
+			_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
+			return err
+		})
+		if !gone {
+			w.Errorf("still there: %+v", w.namespace("x").Status)
+		}
+		w.namespace("kept")
+		for _, a := range w.objects.Actions() {
+			if a.GetNamespace() != "x" {
+				w.Errorf("touched another namespace: %v", a)
+			}
+		}
+	})
+}
+
+// TestPodsGoFirst proves that nothing else is deleted while pods end, that the
+// status says what is waited for, and that the last pod's end sets things going.
+func TestPodsGoFirst(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	inWorld(t, []runtime.Object{ns("x", true), pod}, []runtime.Object{content("Pod", "p", "slow"), content("Secret", "s")}, func(w *world) {
+		for _, a := range w.objects.Actions() {
+			if a.GetResource().Resource == "secrets" {
+				w.Errorf("too early: %v", a)
+			}
+		}
+		want := map[corev1.NamespaceConditionType]string{
+			corev1.NamespaceContentRemaining:    "Some resources are remaining: pods. has 1 resource instances",
+			corev1.NamespaceFinalizersRemaining: "Some content in the namespace has finalizers remaining: slow in 1 resource instances",
+		}
+		found := 0
+		for _, c := range w.namespace("x").Status.Conditions {
+			if text, ok := want[c.Type]; ok && c.Status == corev1.ConditionTrue && c.Message == text {
+				found++
+			}
+		}
+		if found != len(want) {
+			w.Errorf("conditions %+v", w.namespace("x").Status.Conditions)
+		}
+		pods := corev1.SchemeGroupVersion.WithResource("pods")
+		if err := w.objects.Tracker().Delete(pods, "x", "p"); err != nil {
+			w.Fatal(err)
+		}
+		if err := w.client.CoreV1().Pods("x").Delete(w.Context(), "p", metav1.DeleteOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		began := time.Now()
+		if w.exists(func() error {
+			_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
+			return err
+		}) {
+			w.Error("still there")
+		}
+		if took := time.Since(began); took != 0 {
+			w.Errorf("waited %v after the last pod", took)
+		}
+	})
+}
+
+func readyNode(name string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func (w *world) taints(name string) []string {
+	w.Helper()
+	synctest.Wait()
+	n, err := w.client.CoreV1().Nodes().Get(w.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var list []string
+	for i := range n.Spec.Taints {
+		list = append(list, n.Spec.Taints[i].ToString())
+	}
+	return list
+}
+
+func (w *world) renew(node string, n int32) {
+	w.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}, Spec: coordinationv1.LeaseSpec{LeaseTransitions: &n}}
+	api := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	_, err := api.Update(w.Context(), lease, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = api.Create(w.Context(), lease, metav1.CreateOptions{})
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestSilentNode follows a node that is ready, says nothing more, loses its pods
+// after their time, and comes back (L7.160–L7.163).
+func TestSilentNode(t *testing.T) {
+	five := int64(5)
+	pod := func(name, node string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+			Spec: corev1.PodSpec{NodeName: node, Tolerations: []corev1.Toleration{
+				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &five},
+			}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+	}
+	inWorld(t, []runtime.Object{readyNode("n1"), readyNode("n2"), pod("a", "n1"), pod("b", "n2")}, nil, func(w *world) {
+		if got := w.taints("n1"); len(got) != 0 {
+			w.Errorf("a ready node keeps %v", got)
+		}
+		for i := range int32(5) { // n1 is heard of, n2 is too; then only n2
+			w.renew("n1", i)
+			w.renew("n2", i)
+			time.Sleep(10 * time.Second)
+		}
+		for i := range int32(4) {
+			w.renew("n2", 10+i)
+			time.Sleep(10*time.Second + time.Millisecond)
+		}
+		if got := w.taints("n1"); len(got) != 2 {
+			w.Errorf("a silent node has %v", got)
+		}
+		if got := w.taints("n2"); len(got) != 0 {
+			w.Errorf("a node that speaks has %v", got)
+		}
+		a, err := w.client.CoreV1().Pods("default").Get(w.Context(), "a", metav1.GetOptions{})
+		if err != nil || a.Status.Conditions[0].Status != corev1.ConditionFalse || a.Status.Phase != corev1.PodRunning {
+			w.Errorf("pod of the silent node: %v %v", a, err)
+		}
+		time.Sleep(6 * time.Second)
+		get := func(name string) func() error {
+			return func() error {
+				_, err := w.client.CoreV1().Pods("default").Get(w.Context(), name, metav1.GetOptions{})
+				return err
+			}
+		}
+		if w.exists(get("a")) {
+			w.Error("the pod outstayed its toleration")
+		}
+		if !w.exists(get("b")) {
+			w.Error("evicted from a good node")
+		}
+		n, err := w.client.CoreV1().Nodes().Get(w.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		n.Status.Conditions[0].Status, n.Status.Conditions[0].LastHeartbeatTime = corev1.ConditionTrue, metav1.Now()
+		if _, err := w.client.CoreV1().Nodes().UpdateStatus(w.Context(), n, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		if got := w.taints("n1"); len(got) != 0 {
+			w.Errorf("the node that came back keeps %v", got)
+		}
+	})
+}
+
+func TestPodsOfLostNode(t *testing.T) { // L7.166 c
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	inWorld(t, []runtime.Object{readyNode("n1"), pod}, nil, func(w *world) {
+		if err := w.client.CoreV1().Nodes().Delete(w.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		get := func() error {
+			_, err := w.client.CoreV1().Pods("default").Get(w.Context(), "a", metav1.GetOptions{})
+			return err
+		}
+		time.Sleep(39 * time.Second)
+		if !w.exists(get) {
+			w.Error("removed too early")
+		}
+		time.Sleep(2 * time.Second)
+		if w.exists(get) {
+			w.Error("still there")
+		}
+	})
+}

@@ -1,0 +1,25 @@
+package podgc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// fail sets the phase, and the condition that says why if there is one, of this very pod.
+func (c *Controller) fail(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
+	status := map[string]any{"phase": corev1.PodFailed}
+	if condition != nil {
+		status["conditions"] = []corev1.PodCondition{*condition}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}

@@ -1,0 +1,162 @@
+// Package podgc removes pod objects that nobody else will: finished ones when there
+// are too many, those of nodes that are gone, those that end without ever having had
+// a node (L7.166). The controller manager runs it; it must never delete a pod that a
+// node agent still answers for.
+package podgc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+)
+
+// The bounds of L7.166.
+const (
+	maxFinished = 12500
+	period      = 20 * time.Second // between two looks at the finished pods, if any finish
+	quarantine  = 40 * time.Second // how long a node must be gone
+)
+
+// Controller removes pods. Its key is "finished", "node/NAME" or "pod/NAMESPACE/NAME".
+type Controller struct {
+	*loop.Loop
+	client kubernetes.Interface
+	nodes  cache.Store
+	pods   cache.Indexer
+	max    int
+}
+
+// New returns a controller; pods is indexed by source.ByNode.
+func New(client kubernetes.Interface, nodes, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, nodes: nodes.GetStore(), pods: pods.GetIndexer(), max: maxFinished}
+	c.Loop = loop.New("podgc", 4, c.reconcile)
+	err := loop.OnChange(pods, func(o metav1.Object) {
+		pod, ok := o.(*corev1.Pod)
+		switch {
+		case !ok:
+		case finished(pod):
+			c.AddAfter("finished", period)
+		case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
+			c.Add("pod/" + pod.Namespace + "/" + pod.Name)
+		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
+			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("podgc: watch pods: %w", err)
+	}
+	_, err = nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+		if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+			c.AddAfter("node/"+name, quarantine)
+		}
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("podgc: watch nodes: %w", err)
+	}
+	return c, nil
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+func (c *Controller) has(node string) bool {
+	_, exists, _ := c.nodes.GetByKey(node)
+	return exists
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	what, name, _ := strings.Cut(key, "/")
+	switch what {
+	case "finished":
+		return 0, c.removeFinished(ctx)
+	case "node":
+		return 0, c.removeOrphans(ctx, name)
+	default:
+		obj, exists, _ := c.pods.GetByKey(name)
+		if pod, ok := obj.(*corev1.Pod); exists && ok && pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil {
+			return 0, c.remove(ctx, pod, nil)
+		}
+		return 0, nil
+	}
+}
+
+// removeFinished removes what is above the limit, evicted pods first, then the oldest.
+func (c *Controller) removeFinished(ctx context.Context) error {
+	var pods []*corev1.Pod
+	for _, obj := range c.pods.List() {
+		if pod, ok := obj.(*corev1.Pod); ok && finished(pod) && pod.DeletionTimestamp == nil {
+			pods = append(pods, pod)
+		}
+	}
+	if len(pods) <= c.max {
+		return nil
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		if ea, eb := a.Status.Reason == "Evicted", b.Status.Reason == "Evicted"; ea != eb {
+			if ea {
+				return -1
+			}
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	var errs []error
+	for _, pod := range pods[:len(pods)-c.max] {
+		errs = append(errs, c.remove(ctx, pod, nil))
+	}
+	return errors.Join(errs...)
+}
+
+// removeOrphans removes the pods of a node that is gone for good.
+func (c *Controller) removeOrphans(ctx context.Context, node string) error {
+	if c.has(node) {
+		return nil
+	}
+	// The watch may lag behind a node that has just come back.
+	if _, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	objects, err := c.pods.ByIndex(source.ByNode, node)
+	if err != nil {
+		return fmt.Errorf("find pods of node %q: %w", node, err)
+	}
+	var errs []error
+	for _, obj := range objects {
+		errs = append(errs, c.remove(ctx, obj.(*corev1.Pod), &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
+			Message: "PodGC: node no longer exists", LastTransitionTime: metav1.Now(),
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// remove deletes the object at once. One that did not finish is marked Failed
+// first, so that whoever owns it knows that it must be replaced.
+func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
+	pods := c.client.CoreV1().Pods(pod.Namespace)
+	var err error
+	if !finished(pod) {
+		err = c.fail(ctx, pod, condition)
+	}
+	if err == nil {
+		now := int64(0)
+		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	}
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or another pod of that name
+	}
+	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
+}

@@ -1,0 +1,185 @@
+// Package tainteviction deletes pods that don't tolerate a NoExecute taint of their
+// node, at once or when their time is up. core/nodehealth decides when; the
+// controller manager runs it.
+package tainteviction
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/nodehealth"
+)
+
+// Controller evicts pods. Its key is namespace/name of a pod.
+type Controller struct {
+	*loop.Loop
+	client kubernetes.Interface
+	events record.EventRecorder
+	nodes  cache.Store
+	pods   cache.Indexer
+
+	mu     sync.Mutex
+	marked map[string]time.Time // pods whose time runs, and since when
+}
+
+// New returns a controller; pods is indexed by source.ByNode.
+func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, events: events, nodes: nodes.GetStore(), pods: pods.GetIndexer(), marked: map[string]time.Time{}}
+	c.Loop = loop.New("tainteviction", 8, c.reconcile)
+	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if n, ok := obj.(*corev1.Node); ok && evicts(n) {
+				c.addPodsOf(n.Name)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if b, a := before.(*corev1.Node), after.(*corev1.Node); evicts(a) || evicts(b) {
+				c.addPodsOf(a.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tainteviction: watch nodes: %w", err)
+	}
+	err = loop.OnChange(pods, func(o metav1.Object) {
+		if pod, ok := o.(*corev1.Pod); ok && (c.isMarked(key(pod)) || evicts(c.nodeOf(pod))) {
+			c.Add(key(pod))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tainteviction: watch pods: %w", err)
+	}
+	return c, nil
+}
+
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+func (c *Controller) nodeOf(pod *corev1.Pod) *corev1.Node {
+	obj, exists, _ := c.nodes.GetByKey(pod.Spec.NodeName)
+	if !exists {
+		return nil
+	}
+	n, _ := obj.(*corev1.Node)
+	return n
+}
+
+// evicts reports whether the node has a taint that drives pods away.
+func evicts(n *corev1.Node) bool {
+	if n == nil {
+		return false
+	}
+	for i := range n.Spec.Taints {
+		if n.Spec.Taints[i].Effect == corev1.TaintEffectNoExecute {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Controller) addPodsOf(node string) {
+	objects, err := c.pods.ByIndex(source.ByNode, node)
+	if err != nil {
+		panic("tainteviction: pods are not indexed by node: " + err.Error())
+	}
+	for _, obj := range objects {
+		c.Add(key(obj.(*corev1.Pod)))
+	}
+}
+
+func (c *Controller) isMarked(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.marked[key]
+	return ok
+}
+
+// mark notes that the pod's time runs, and returns since when.
+func (c *Controller) mark(key string, now time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, ok := c.marked[key]
+	if !ok {
+		since = now
+		c.marked[key] = now
+	}
+	return since
+}
+
+func (c *Controller) unmark(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.marked[key]
+	delete(c.marked, key)
+	return ok
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	obj, exists, _ := c.pods.GetByKey(key)
+	if !exists {
+		c.unmark(key)
+		return 0, nil
+	}
+	pod := obj.(*corev1.Pod)
+	node := c.nodeOf(pod)
+	if pod.DeletionTimestamp != nil || node == nil {
+		c.unmark(key)
+		return 0, nil
+	}
+	now := time.Now()
+	since := now
+	if evicts(node) {
+		since = c.mark(key, now)
+	}
+	at, evict := nodehealth.EvictAt(node.Spec.Taints, pod.Spec.Tolerations, since)
+	if !evict {
+		if c.unmark(key) && !evicts(node) {
+			c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Cancelling deletion of Pod %s", key)
+		}
+		return 0, nil
+	}
+	if wait := at.Sub(now); wait > 0 {
+		return wait, nil
+	}
+	c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s", key)
+	return 0, c.evict(ctx, pod)
+}
+
+// evict says why in a condition and deletes the pod with its own grace (L7.163).
+func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
+	pods := c.client.CoreV1().Pods(pod.Namespace)
+	full, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	if err == nil && full.UID == pod.UID {
+		setCondition(&full.Status, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
+			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.Now(),
+		})
+		if _, err = pods.UpdateStatus(ctx, full, metav1.UpdateOptions{}); err == nil {
+			err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		}
+	}
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("evict pod %s: %w", key(pod), err)
+}
+
+func setCondition(status *corev1.PodStatus, c corev1.PodCondition) {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == c.Type {
+			status.Conditions[i] = c
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, c)
+}
