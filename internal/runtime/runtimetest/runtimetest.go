@@ -150,9 +150,8 @@ func (s *suite) pod(change ...func(*cri.PodSandboxConfig)) *pod {
 
 func (p *pod) remove(ctx context.Context) {
 	p.s.Helper()
-	if _, err := p.s.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.id}); err != nil {
-		p.s.Errorf("stop sandbox: %v", err)
-	}
+	_, err := p.s.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.id})
+	p.s.wantCode("stop sandbox", err, codes.OK, codes.NotFound)
 	if _, err := p.s.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.id}); err != nil {
 		p.s.Errorf("remove sandbox: %v", err)
 	}

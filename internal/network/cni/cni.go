@@ -1,0 +1,415 @@
+// Package cni is the pod network of external CNI plugins: whatever stands in a
+// directory of CNI configurations, called through libcni. The runtime drives it
+// through network.PodNetwork; it must never touch a device or a rule itself.
+//
+// What plugins were asked for is kept in one file for each sandbox, written
+// before ADD, so that a kill in between is followed by a DEL.
+package cni
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/atomicfile"
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+)
+
+// Config says where configurations and plugins are.
+type Config struct {
+	ConfDir  string   // *.conflist, *.conf, *.json; the first by name is used, and read at each call
+	BinDirs  []string // where plugins are; empty: /opt/cni/bin and /usr/lib/cni
+	StateDir string   // results and libcni's cache
+	RunDir   string   // pinned namespaces; best below /run
+}
+
+// Network calls the plugins. All methods are safe for concurrent use.
+type Network struct {
+	cfg    Config
+	nsDir  string
+	states string
+	cni    *libcni.CNIConfig
+
+	mu   sync.Mutex
+	busy map[string]chan struct{}
+}
+
+var _ network.PodNetwork = (*Network)(nil)
+
+// record is what is kept of a sandbox. Done is set once ADD has answered.
+type record struct {
+	Pod   network.Pod  `json:"pod"`
+	NetNS string       `json:"netns"`
+	IPs   []netip.Addr `json:"ips,omitempty"`
+	List  []byte       `json:"list"` // the configuration that ADD used; DEL must get the same
+	Done  bool         `json:"done"`
+}
+
+// Open prepares the directories. A missing configuration is no error here: Ready
+// says so, as an installer may bring it later.
+func Open(cfg Config) (*Network, error) {
+	if len(cfg.BinDirs) == 0 {
+		cfg.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+	}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes"), busy: map[string]chan struct{}{}}
+	for _, dir := range []string{n.nsDir, n.states} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make directory of the pod network: %w", err)
+		}
+	}
+	n.cni = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), nil)
+	return n, nil
+}
+
+// load reads the configuration in use.
+func (n *Network) load() (*libcni.NetworkConfigList, error) {
+	files, err := libcni.ConfFiles(n.cfg.ConfDir, []string{".conflist", ".conf", ".json"})
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configurations: %w", err)
+	}
+	if len(files) == 0 {
+		return nil, errkind.Errorf(errkind.Unavailable, "no CNI configuration in %s", n.cfg.ConfDir)
+	}
+	slices.Sort(files)
+	var list *libcni.NetworkConfigList
+	if strings.HasSuffix(files[0], ".conflist") {
+		list, err = libcni.ConfListFromFile(files[0])
+	} else {
+		var conf *libcni.PluginConfig
+		if conf, err = libcni.ConfFromFile(files[0]); err == nil {
+			list, err = libcni.ConfListFromConf(conf)
+		}
+	}
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Invalid, "CNI configuration %s: %w", files[0], err)
+	}
+	return list, nil
+}
+
+// Ready implements network.PodNetwork: there is a configuration, and its plugins
+// are installed and say that they can work (STATUS).
+func (n *Network) Ready(ctx context.Context) error {
+	list, err := n.load()
+	if err != nil {
+		return err
+	}
+	if _, err := n.cni.ValidateNetworkList(ctx, list); err != nil {
+		return errkind.Errorf(errkind.Unavailable, "CNI network %s: %w", list.Name, err)
+	}
+	if err := n.cni.GetStatusNetworkList(ctx, list); err != nil {
+		return errkind.Errorf(errkind.Unavailable, "CNI network %s is not ready: %w", list.Name, err)
+	}
+	return nil
+}
+
+// Attach implements network.PodNetwork.
+func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachment, error) {
+	if pod.UserNS != "" {
+		return network.Attachment{}, errkind.Errorf(errkind.Unsupported, "pods with a user namespace can't be attached by CNI plugins here")
+	}
+	unlock, err := n.lock(ctx, pod.SandboxID)
+	if err != nil {
+		return network.Attachment{}, err
+	}
+	defer unlock()
+	rec, err := n.read(pod.SandboxID)
+	switch {
+	case err == nil && rec.Done && pinned(rec.NetNS):
+		return network.Attachment{NetNS: rec.NetNS, IPs: rec.IPs}, nil
+	case err == nil:
+		// Interrupted, or the host was restarted: plugins want a DEL before another ADD.
+		if err := n.drop(ctx, rec); err != nil {
+			return network.Attachment{}, err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return network.Attachment{}, err
+	}
+	if rec, err = n.add(ctx, pod); err != nil {
+		return network.Attachment{}, err
+	}
+	return network.Attachment{NetNS: rec.NetNS, IPs: rec.IPs}, nil
+}
+
+func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
+	list, err := n.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	rec := &record{Pod: pod, NetNS: filepath.Join(n.nsDir, "n"+strings.ToLower(rand.Text()[:14])), List: list.Bytes}
+	if err := n.write(rec); err != nil {
+		return nil, err
+	}
+	fail := func(err error) (*record, error) {
+		return nil, errors.Join(fmt.Errorf("attach pod %s/%s to CNI network %s: %w", pod.Namespace, pod.Name, list.Name, err),
+			n.drop(context.WithoutCancel(ctx), rec))
+	}
+	if err := makeNetNS(rec.NetNS); err != nil {
+		return fail(err)
+	}
+	result, err := n.cni.AddNetworkList(ctx, list, runtimeConf(rec))
+	if err != nil {
+		return fail(err)
+	}
+	if rec.IPs, err = addresses(result); err != nil {
+		return fail(err)
+	}
+	rec.Done = true
+	if err := n.write(rec); err != nil {
+		return fail(err)
+	}
+	return rec, nil
+}
+
+// runtimeConf is what plugins learn about the pod.
+func runtimeConf(rec *record) *libcni.RuntimeConf {
+	rt := &libcni.RuntimeConf{
+		ContainerID: rec.Pod.SandboxID, NetNS: rec.NetNS, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", rec.Pod.Namespace}, {"K8S_POD_NAME", rec.Pod.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", rec.Pod.SandboxID}, {"K8S_POD_UID", rec.Pod.UID}},
+		CapabilityArgs: map[string]any{},
+	}
+	type mapping struct {
+		HostPort      uint16 `json:"hostPort"`
+		ContainerPort uint16 `json:"containerPort"`
+		Protocol      string `json:"protocol"`
+		HostIP        string `json:"hostIP,omitempty"`
+	}
+	var ports []mapping
+	for _, p := range rec.Pod.Ports {
+		if p.HostPort == 0 {
+			continue
+		}
+		m := mapping{HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: strings.ToLower(p.Protocol)}
+		if p.HostIP.IsValid() {
+			m.HostIP = p.HostIP.String()
+		}
+		ports = append(ports, m)
+	}
+	if len(ports) > 0 {
+		rt.CapabilityArgs["portMappings"] = ports
+	}
+	return rt
+}
+
+// addresses takes the pod's addresses out of a result; those of other devices (the host's) don't count.
+func addresses(result types.Result) ([]netip.Addr, error) {
+	res, err := current.NewResultFromResult(result)
+	if err != nil {
+		return nil, err
+	}
+	var ips []netip.Addr
+	for _, ip := range res.IPs {
+		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(res.Interfaces) && res.Interfaces[*ip.Interface].Sandbox == "" {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			ips = append(ips, addr.Unmap())
+		}
+	}
+	if len(ips) == 0 {
+		return nil, errors.New("the plugins gave the pod no address")
+	}
+	return ips, nil
+}
+
+// Detach implements network.PodNetwork.
+func (n *Network) Detach(ctx context.Context, sandboxID string) error {
+	unlock, err := n.lock(ctx, sandboxID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := n.read(sandboxID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.drop(ctx, rec)
+}
+
+// drop calls DEL with the configuration of ADD and removes namespace and record.
+func (n *Network) drop(ctx context.Context, rec *record) error {
+	list, err := libcni.ConfListFromBytes(rec.List)
+	if err != nil {
+		return errkind.Errorf(errkind.Corrupt, "stored CNI configuration of sandbox %s: %w", rec.Pod.SandboxID, err)
+	}
+	rt := runtimeConf(rec)
+	if !pinned(rec.NetNS) {
+		rt.NetNS = "" // plugins then free only what they keep elsewhere
+	}
+	if err := n.cni.DelNetworkList(ctx, list, rt); err != nil {
+		if rec.Done || ctx.Err() != nil {
+			return fmt.Errorf("detach sandbox %s from CNI network %s: %w", rec.Pod.SandboxID, list.Name, err)
+		}
+		// ADD never answered: plugins undo a failed ADD themselves, and a wrong
+		// configuration must not keep the pod from ever being tried again.
+		klog.FromContext(ctx).Info("CNI plugins can't undo an ADD that failed", "sandbox", rec.Pod.SandboxID, "network", list.Name, "err", err)
+	}
+	if err := unpin(rec.NetNS); err != nil {
+		return err
+	}
+	if err := os.Remove(n.file(rec.Pod.SandboxID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget sandbox %s: %w", rec.Pod.SandboxID, err)
+	}
+	return nil
+}
+
+// Sweep implements network.PodNetwork.
+func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
+	entries, err := os.ReadDir(n.states)
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	used := map[string]bool{}
+	var errs []error
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok {
+			continue
+		}
+		if !live[id] {
+			errs = append(errs, n.Detach(ctx, id))
+			continue
+		}
+		if rec, err := n.read(id); err == nil {
+			used[rec.NetNS] = true
+		}
+	}
+	pins, err := os.ReadDir(n.nsDir)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, p := range pins {
+		if path := filepath.Join(n.nsDir, p.Name()); !used[path] {
+			errs = append(errs, unpin(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Network) file(sandbox string) string { return filepath.Join(n.states, sandbox+".json") }
+
+func (n *Network) read(sandbox string) (*record, error) {
+	body, err := os.ReadFile(n.file(sandbox))
+	if err != nil {
+		return nil, err
+	}
+	var rec record
+	if err := json.Unmarshal(body, &rec); err != nil {
+		return nil, errkind.Errorf(errkind.Corrupt, "network state of sandbox %s: %w", sandbox, err)
+	}
+	return &rec, nil
+}
+
+func (n *Network) write(rec *record) error {
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	// Synced: the addresses that a plugin has given outlive a power cut, and only
+	// this file knows whom to ask to take them back.
+	if err := atomicfile.Write(n.file(rec.Pod.SandboxID), body, 0o600); err != nil {
+		return fmt.Errorf("record network state: %w", err)
+	}
+	return nil
+}
+
+// lock makes calls about one sandbox follow one another.
+func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ error) {
+	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") {
+		return nil, errkind.Errorf(errkind.Invalid, "sandbox id %q can't be a file name", sandbox)
+	}
+	for {
+		n.mu.Lock()
+		other := n.busy[sandbox]
+		if other == nil {
+			mine := make(chan struct{})
+			n.busy[sandbox] = mine
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				delete(n.busy, sandbox)
+				n.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		n.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// makeNetNS makes a namespace with its loopback up and pins it at path.
+func makeNetNS(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("pin network namespace: %w", err)
+	}
+	f.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			var lo netlink.Link
+			if lo, err = netlink.LinkByName("lo"); err == nil {
+				err = netlink.LinkSetUp(lo)
+			}
+		}
+		if err == nil {
+			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("make network namespace: %w", err)
+	}
+	return nil
+}
+
+func unpin(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("unpin network namespace %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpin network namespace: %w", err)
+	}
+	return nil
+}
+
+func pinned(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}

@@ -1,0 +1,120 @@
+package cni
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+	"carob/internal/network/nettest"
+)
+
+var subnet atomic.Int32
+
+// plugins is where Debian's containernetworking-plugins puts its programs.
+const plugins = "/usr/lib/cni"
+
+// configure writes a network of a bridge of its own.
+func configure(t testing.TB) Config {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(plugins, "bridge")); err != nil {
+		t.Skip("no CNI plugins here (apt-get install containernetworking-plugins)")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	dir, n := t.TempDir(), subnet.Add(1)
+	name := fmt.Sprintf("cni%d", os.Getpid()%100000*10+int(n))
+	cfg := Config{ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{plugins}, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")}
+	if err := os.Mkdir(cfg.ConfDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
+  {"type": "bridge", "bridge": %q, "isGateway": true,
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.214.%d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
+		name, name, filepath.Join(dir, "ipam"), n)
+	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "10-test.conflist"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if link, err := netlink.LinkByName(name); err == nil {
+			_ = netlink.LinkDel(link)
+		}
+	})
+	return cfg
+}
+
+func open(t testing.TB, cfg Config) *Network {
+	t.Helper()
+	n, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestContract(t *testing.T) {
+	nettest.Run(t, func(t testing.TB) nettest.Harness {
+		cfg := configure(t)
+		return nettest.Harness{Network: open(t, cfg), Reopen: func(t testing.TB) network.PodNetwork { return open(t, cfg) }}
+	})
+}
+
+func TestNotReady(t *testing.T) {
+	cfg := configure(t)
+	cfg.BinDirs = []string{t.TempDir()}
+	if err := open(t, cfg).Ready(t.Context()); !errkind.Is(err, errkind.Unavailable) {
+		t.Errorf("without plugins: %v", err)
+	}
+	cfg.ConfDir = t.TempDir()
+	n := open(t, cfg)
+	if err := n.Ready(t.Context()); !errkind.Is(err, errkind.Unavailable) || !strings.Contains(err.Error(), cfg.ConfDir) {
+		t.Errorf("without a configuration: %v", err)
+	}
+	if _, err := n.Attach(t.Context(), network.Pod{SandboxID: "s"}); !errkind.Is(err, errkind.Unavailable) {
+		t.Errorf("attach without a configuration: %v", err)
+	}
+}
+
+// A plugin that fails leaves no namespace and no record.
+func TestFailedAdd(t *testing.T) {
+	cfg := configure(t)
+	n := open(t, cfg)
+	bad := strings.Replace(string(mustRead(t, filepath.Join(cfg.ConfDir, "10-test.conflist"))), "10.214.", "10.999.", 1)
+	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "00-bad.conflist"), []byte(bad), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pod := network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s1"}
+	if _, err := n.Attach(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "default/web") {
+		t.Fatalf("got %v", err)
+	}
+	if err := os.Remove(filepath.Join(cfg.ConfDir, "00-bad.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Attach(t.Context(), pod); err != nil {
+		t.Errorf("once the configuration is right: %v", err)
+	}
+	if err := n.Sweep(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range []string{n.nsDir, n.states} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
+
+func mustRead(t *testing.T, file string) []byte {
+	t.Helper()
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
