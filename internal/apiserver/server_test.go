@@ -377,9 +377,11 @@ func testNamespaceDeletion(t *testing.T, r *running) {
 	if err != nil || ns.Status.Phase != corev1.NamespaceTerminating || ns.DeletionTimestamp == nil || len(ns.Spec.Finalizers) != 1 {
 		t.Fatalf("%+v, %v", ns, err)
 	}
-	if _, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("create in a terminating namespace: %v", err)
-	}
+	// Admission reads the watch cache, which follows the write.
+	eventually(t, "refusal in a terminating namespace", func() bool {
+		_, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
+		return apierrors.IsForbidden(err)
+	})
 	ns.Spec.Finalizers = nil
 	if _, err := c.Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
