@@ -86,7 +86,7 @@ func TestNotReady(t *testing.T) {
 func TestFailedAdd(t *testing.T) {
 	cfg := configure(t)
 	n := open(t, cfg)
-	bad := strings.Replace(string(mustRead(t, filepath.Join(cfg.ConfDir, "10-test.conflist"))), "10.214.", "10.999.", 1)
+	bad := strings.Replace(string(mustRead(t, filepath.Join(cfg.ConfDir, "10-test.conflist"))), `"type": "bridge"`, `"type": "no-such-plugin"`, 1)
 	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "00-bad.conflist"), []byte(bad), 0o644); err != nil {
 		t.Fatal(err)
 	}
