@@ -54,7 +54,7 @@ unit: native ## unit tests only
 	$(GO) test $(PKGS)
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
-	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -count=1 -timeout 30m ./test/e2e/...
+	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e/...
 
 clean: ## remove what was built (never a data directory)
 	rm -rf $(BIN) $(CACHE) dist
