@@ -7,26 +7,75 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
 )
 
+// gate is the node's admission of pods. It keeps what the pods hold counted, so
+// that one more pod costs no walk over all the others. One goroutine at a time.
+type gate struct {
+	object  func() *corev1.Node
+	node    placement.Node
+	counted map[types.UID]*corev1.Pod
+}
+
 // admit says whether the pod may run on this node, beside the others; nil: it may.
 // The first check that refuses counts (L3.11).
-func (p *parts) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
-	node := p.reporter.Node()
-	if r := admitUnderPressure(pod, node); r != nil {
+func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+	object := g.object()
+	if r := admitUnderPressure(pod, object); r != nil {
 		return r
 	}
 	if r := admitSysctls(pod); r != nil {
 		return r
 	}
-	if r := placement.AdmitOnNode(pod, node, others, goruntime.GOOS); r != nil {
-		return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
+	if object == nil {
+		return rejection(placement.AdmitOnNode(pod, nil, nil, goruntime.GOOS))
 	}
-	return nil
+	if g.node.Object != object {
+		g.node.Set(object)
+	}
+	g.count(others)
+	return rejection(g.node.Admit(placement.Prepare(pod), goruntime.GOOS))
+}
+
+// count brings the ledger up to these pods.
+func (g *gate) count(pods []*corev1.Pod) {
+	if g.counted == nil {
+		g.counted = map[types.UID]*corev1.Pod{}
+	}
+	here := make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		here[pod.UID] = true
+		old := g.counted[pod.UID]
+		switch {
+		case old == nil:
+		case old == pod:
+			continue
+		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration:
+			continue // what it holds changes only with its spec, and with what the agent made of it
+		default:
+			g.node.Remove(pod.UID)
+		}
+		g.node.Add(placement.Prepare(pod))
+		g.counted[pod.UID] = pod
+	}
+	for uid := range g.counted {
+		if !here[uid] {
+			g.node.Remove(uid)
+			delete(g.counted, uid)
+		}
+	}
+}
+
+func rejection(r *placement.Rejection) *podlife.Rejection {
+	if r == nil {
+		return nil
+	}
+	return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
 }
 
 // admitUnderPressure keeps new pods off a node that runs out of something (L3.38).

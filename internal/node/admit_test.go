@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // L3.31, L3.41
@@ -86,6 +88,42 @@ func TestAdmitUnderPressure(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// The ledger follows the pods that are there: what left gives its share back (L3.20, L3.22).
+func TestGateCounts(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}
+	g := &gate{object: func() *corev1.Node { return node }}
+	pod := func(name, cpu string, port int32) *corev1.Pod {
+		c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
+		if port != 0 {
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: port, Protocol: corev1.ProtocolTCP}}
+		}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{c}}}
+	}
+	a, b, c := pod("a", "1", 8080), pod("b", "1", 0), pod("c", "500m", 8080)
+	for i, step := range []struct {
+		pod    *corev1.Pod
+		others []*corev1.Pod
+		want   string
+	}{
+		{a, nil, ""},
+		{b, []*corev1.Pod{a}, ""},
+		{c, []*corev1.Pod{a, b}, "OutOfcpu"},
+		{c, []*corev1.Pod{a}, "NodePorts"},
+		{c, []*corev1.Pod{b}, ""},
+		{a, []*corev1.Pod{b, c}, "OutOfcpu"},
+		{a, nil, ""},
+	} {
+		got := ""
+		if r := g.admit(step.pod, step.others); r != nil {
+			got = r.Reason
+		}
+		if got != step.want {
+			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
 		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.status,
-		Event: p.events.Pod, Admit: p.admit, Journal: cfg.Journal,
+		Event: p.events.Pod, Admit: (&gate{object: func() *corev1.Node { return p.reporter.Node() }}).admit, Journal: cfg.Journal,
 	})
 	p.watcher = &observe.Watcher{
 		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,

@@ -290,7 +290,6 @@ func (m *Manager) active() []*corev1.Pod {
 			pods = append(pods, e.pod)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.UID, b.UID) })
 	return pods
 }
 

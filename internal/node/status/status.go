@@ -24,10 +24,14 @@ import (
 
 // Writer is the only one on this node who writes pod statuses.
 //
-//	clean ──Set, Seen──▶ queued ──a worker takes it──▶ busy ──written or equal──▶ clean
-//	                       ▲                            ├──Set meanwhile──▶ queued
-//	                       └──────── back-off ──────────┴──failed
+//	clean ──Set──▶ settling ──20 ms, or something that matters──▶ queued ──a worker takes it──▶ busy
+//	  ▲                                                             ▲  ▲──────Set meanwhile──────┤
+//	  │                                                             └────────back-off─────failed─┤
+//	  └──────────────────────────────written, or stored already──────────────────────────────────┘
 //	any ──NotFound, other UID──▶ gone
+//
+// A change of phase or readiness matters and is written at once. Others settle
+// first: most steps of a start are over before anybody could have looked.
 type Writer struct {
 	client corev1client.PodsGetter
 
@@ -43,6 +47,7 @@ type slot struct {
 	want    *corev1.PodStatus // newest status; nil: nothing to say yet
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
+	settle  *time.Timer       // runs while the slot settles
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
@@ -51,6 +56,7 @@ type slot struct {
 
 const (
 	workers    = 8
+	settleTime = 20 * time.Millisecond
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
@@ -133,13 +139,41 @@ func newer(a, b *corev1.Pod) bool {
 // touch queues the slot, with w.mu held.
 func (w *Writer) touch(uid types.UID, s *slot) {
 	s.dirty = true
-	if s.queued || s.busy || s.gone {
-		return
+	switch {
+	case s.queued || s.busy || s.gone:
+	case matters(&s.base.Status, s.want):
+		w.enqueue(uid, s)
+	case s.settle == nil:
+		s.settle = time.AfterFunc(settleTime, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if s.settle != nil && !s.gone {
+				w.enqueue(uid, s)
+			}
+		})
 	}
-	w.enqueue(uid, s)
+}
+
+// matters says whether somebody may act on the difference: another phase, or
+// another word on readiness.
+func matters(have, want *corev1.PodStatus) bool {
+	return have.Phase != want.Phase || isReady(have) != isReady(want)
+}
+
+func isReady(s *corev1.PodStatus) bool {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == corev1.PodReady {
+			return s.Conditions[i].Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }
 
 func (w *Writer) enqueue(uid types.UID, s *slot) {
+	if s.settle != nil {
+		s.settle.Stop()
+		s.settle = nil
+	}
 	s.queued = true
 	w.queue = append(w.queue, uid)
 	select {
@@ -161,6 +195,10 @@ func (w *Writer) Forget(uid types.UID) {
 // end marks the slot as gone and releases who waits for it.
 func (s *slot) end() {
 	s.gone = true
+	if s.settle != nil {
+		s.settle.Stop()
+		s.settle = nil
+	}
 	s.release()
 }
 
@@ -184,6 +222,9 @@ func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
 		case !s.dirty && !s.busy:
 			w.mu.Unlock()
 			return nil
+		}
+		if s.settle != nil {
+			w.enqueue(uid, s)
 		}
 		clean := make(chan struct{})
 		s.waiters = append(s.waiters, clean)

@@ -120,6 +120,41 @@ func TestBurst(t *testing.T) {
 	})
 }
 
+// What nobody could act on waits a moment for what comes next; a change of phase
+// or readiness does not.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		began := time.Now()
+		with := func(phase corev1.PodPhase, ready corev1.ConditionStatus, ip string) *corev1.PodStatus {
+			return &corev1.PodStatus{Phase: phase, PodIP: ip, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
+		}
+		s.edit(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })
+		w.Seen(s.now())
+		for i, step := range []struct {
+			status *corev1.PodStatus
+			writes int
+		}{
+			{with(corev1.PodPending, corev1.ConditionFalse, ""), 0},
+			{with(corev1.PodPending, corev1.ConditionFalse, "10.0.0.1"), 0},
+			{with(corev1.PodRunning, corev1.ConditionFalse, "10.0.0.1"), 1},
+			{with(corev1.PodRunning, corev1.ConditionTrue, "10.0.0.1"), 2},
+		} {
+			w.Set(pod, step.status)
+			synctest.Wait()
+			if s.writes != step.writes || time.Since(began) != 0 {
+				t.Errorf("step %d: %d writes after %v", i, s.writes, time.Since(began))
+			}
+		}
+		w.Set(pod, with(corev1.PodRunning, corev1.ConditionTrue, "10.0.0.2"))
+		time.Sleep(settleTime)
+		synctest.Wait()
+		if s.writes != 3 || s.now().Status.PodIP != "10.0.0.2" {
+			t.Errorf("%d writes, address %s", s.writes, s.now().Status.PodIP)
+		}
+	})
+}
+
 // What others write stays, also when it came between look and write (L8.31, L8.32).
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
