@@ -39,7 +39,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 	message := d.Message("")
 	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, p.Node)
 	s.record(pod, "", message+" Preempting on "+p.Node, began)
-	filters := d.Filters()
+	it.refused = d.Filters()
 	s.calls.Do(pod.UID, func() {
 		err := s.removeVictims(ctx, pod, p.Victims, p.Node)
 		s.box.post(func() {
@@ -48,7 +48,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 				s.failed(ctx, it, err)
 				return
 			}
-			s.queue.Park(it, filters, time.Now())
+			s.queue.Park(it, it.refused, time.Now())
 		})
 	})
 }

@@ -41,11 +41,11 @@ const (
 type item struct {
 	pod      *placement.Pod
 	area     area
-	queued   time.Time // since when it waits for this attempt
-	attempts int       // decisions that found no node
-	errors   int       // errors in a row; they have their own back-off
-	refused  []placement.Filter
-	stirred  bool // while away, something changed that could help
+	queued   time.Time          // since when it waits for this attempt
+	attempts int                // decisions that found no node
+	errors   int                // errors in a row; they have their own back-off
+	refused  []placement.Filter // by the last decision
+	stirred  bool               // while away, something changed that could help
 
 	order uint64 // of arrival, to tell equals apart
 	index int    // in the heap of active items
@@ -148,7 +148,7 @@ func (q *queue) Stir(helps func(refused []placement.Filter) bool, now time.Time)
 	for _, it := range q.items {
 		switch {
 		case it.area == away:
-			it.stirred = true
+			it.stirred = it.stirred || helps(it.refused)
 		case it.area == unschedulable && helps(it.refused):
 			moved = append(moved, it)
 		}

@@ -29,6 +29,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 		s.reject(ctx, it, d, p.Message, began)
 		return
 	}
+	it.refused = d.Filters()
 	// Someone could leave. Disruption budgets decide who, and are asked for only now.
 	s.calls.Do(it.pod.Object.UID, func() {
 		budgets, err := s.budgets(ctx)

@@ -413,6 +413,9 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 		if len(e) != 1 || e[0].Note != "Preempted by pod uid-high on node n1" || e[0].Action != "Preempting" {
 			w.Errorf("events %+v", e)
 		}
+		if got := len(w.events("FailedScheduling")); got != 1 {
+			w.Errorf("%d failures told, want 1: the victim's marking is no reason to try again", got)
+		}
 		// A newcomer of lower priority must not take the room that is coming.
 		w.create(withPriority(pod("between", "1"), 5))
 		w.delete("low")
