@@ -43,7 +43,7 @@ type running struct {
 	stop func()
 }
 
-func newConfig(t *testing.T, dir string) Config {
+func newConfig(t testing.TB, dir string) Config {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func newConfig(t *testing.T, dir string) Config {
 	return Config{DataDir: dir, Listener: l, PKI: p, UnsafeNoFsync: true, AdvertiseAddress: netip.MustParseAddr("192.0.2.1")}
 }
 
-func start(t *testing.T, dir string) *running {
+func start(t testing.TB, dir string) *running {
 	t.Helper()
 	cfg := newConfig(t, dir)
 	s, err := New(t.Context(), cfg)

@@ -10,6 +10,7 @@ import (
 	"embed"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"path"
 	"strings"
@@ -68,28 +69,30 @@ func Install(mux Mux) error {
 	return nil
 }
 
-// document is one OpenAPI document in its forms, each compressed.
+// document is one OpenAPI document. Its bytes stay in the binary until asked for:
+// kubectl asks seldom, and copies of all of them would be megabytes of heap.
 type document struct {
 	base  string // path below documents without extension
 	proto string // media type of the protobuf form; none when empty
-	json  []byte
-	pb    []byte
 	etag  string
 }
 
+// load checks that the document is there and remembers its hash.
 func (d *document) load() error {
-	var err error
-	if d.json, err = documents.ReadFile(path.Join("documents", d.base+".json.gz")); err != nil {
-		return fmt.Errorf("read the OpenAPI documents: %w", err)
-	}
 	if d.proto != "" {
-		if d.pb, err = documents.ReadFile(path.Join("documents", d.base+".pb.gz")); err != nil {
+		if _, err := fs.Stat(documents, d.file(".pb.gz")); err != nil {
 			return fmt.Errorf("read the OpenAPI documents: %w", err)
 		}
 	}
-	d.etag = Hash(d.json)
+	b, err := documents.ReadFile(d.file(".json.gz"))
+	if err != nil {
+		return fmt.Errorf("read the OpenAPI documents: %w", err)
+	}
+	d.etag = Hash(b)
 	return nil
 }
+
+func (d *document) file(extension string) string { return path.Join("documents", d.base+extension) }
 
 // Hash names a version of a compressed document by gzip's own checksum and
 // length, which are its last eight bytes.
@@ -102,9 +105,9 @@ func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the OpenAPI documents are read only", http.StatusMethodNotAllowed)
 		return
 	}
-	body, media, tag := d.json, "application/json", `"`+d.etag+`"`
+	file, media, tag := d.file(".json.gz"), "application/json", `"`+d.etag+`"`
 	if d.proto != "" && strings.Contains(r.Header.Get("Accept"), "protobuf") {
-		body, media, tag = d.pb, d.proto, `"`+d.etag+`-pb"`
+		file, media, tag = d.file(".pb.gz"), d.proto, `"`+d.etag+`-pb"`
 	}
 	h := w.Header()
 	h.Set("Content-Type", media)
@@ -122,6 +125,11 @@ func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	body, err := documents.ReadFile(file)
+	if err != nil {
+		http.Error(w, "the OpenAPI document is missing", http.StatusInternalServerError)
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {

@@ -72,7 +72,8 @@ const (
 	maxRequest    = 3 << 19 // 1.5 MiB, etcd's own default
 	snapshotEvery = 10_000  // log entries kept in memory between snapshots
 	catchUp       = 1_000
-	quota         = 8 << 30 // bytes, as etcd's documentation advises as the most
+	quota         = 8 << 30                // bytes, as etcd's documentation advises as the most
+	commitEvery   = 500 * time.Millisecond // of the database; the log is synced with every write
 	never         = 24 * 365 * time.Hour
 )
 
@@ -237,7 +238,7 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 		TickMs: tickMillis, ElectionTicks: electionTicks,
 		QuotaBackendBytes: quota, MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
 		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
-		CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: 10 * time.Minute,
+		BackendBatchInterval: commitEvery, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: 10 * time.Minute,
 		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,
 		MaxLearners: membership.DefaultMaxLearners, V2Deprecation: config.V2DeprDefault,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(memberName, logger), Metrics: "basic",
