@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 const (
@@ -116,36 +115,6 @@ func sameHostIPs(a []corev1.HostIP, b []string) bool {
 
 func samePodIPs(a []corev1.PodIP, b []string) bool {
 	return slices.EqualFunc(a, b, func(x corev1.PodIP, y string) bool { return x.IP == y })
-}
-
-// podResources is what status says of the whole pod's resources, kept because it
-// is dear to compute and depends on the spec alone.
-type podResources struct {
-	Known      bool
-	Generation int64
-	Requests   corev1.ResourceList
-	Resources  *corev1.ResourceRequirements
-	QOS        corev1.PodQOSClass
-}
-
-// setResources fills the resources of the pod as a whole (L4.32a).
-func (m *machine) setResources(st *corev1.PodStatus) {
-	r := &m.s.Resources
-	if !r.Known || r.Generation != m.pod.Generation {
-		requests := resourcehelper.PodRequests(m.pod, resourcehelper.PodResourcesOptions{})
-		limits := resourcehelper.PodLimits(m.pod, resourcehelper.PodResourcesOptions{})
-		*r = podResources{Known: true, Generation: m.pod.Generation}
-		if len(requests) > 0 {
-			r.Requests = requests
-		}
-		if len(requests) > 0 || len(limits) > 0 {
-			r.Resources = &corev1.ResourceRequirements{Requests: r.Requests}
-			if len(limits) > 0 {
-				r.Resources.Limits = limits
-			}
-		}
-	}
-	st.AllocatedResources, st.Resources = r.Requests, r.Resources
 }
 
 // second cuts a time to the precision of the API (L4.10).

@@ -208,43 +208,6 @@ func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
 	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}
 }
 
-// setContainerResources fills resources as they are in force (L4.32, L3.127).
-func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus) {
-	if c.class == ephemeral {
-		return
-	}
-	want := &c.spec.Resources
-	if r := c.newest.Resources; r != nil && c.newest.State == ContainerRunning {
-		want = r
-	}
-	if old != nil && old.Resources != nil && sameResources(old.Resources, want) {
-		s.Resources = old.Resources
-	} else {
-		s.Resources = want.DeepCopy()
-	}
-	if old != nil && sameList(old.AllocatedResources, c.spec.Resources.Requests) {
-		s.AllocatedResources = old.AllocatedResources
-	} else {
-		s.AllocatedResources = c.spec.Resources.Requests.DeepCopy()
-	}
-}
-
-func sameResources(a, b *corev1.ResourceRequirements) bool {
-	return sameList(a.Requests, b.Requests) && sameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
-}
-
-func sameList(a, b corev1.ResourceList) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, x := range a {
-		if y, ok := b[name]; !ok || x.Cmp(y) != 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // volumeMounts lists the mounts of a container; once reported they stay (L4.32).
 func (m *machine) volumeMounts(c *slot, old *corev1.ContainerStatus) []corev1.VolumeMountStatus {
 	if len(c.spec.VolumeMounts) == 0 || old != nil && len(old.VolumeMounts) == len(c.spec.VolumeMounts) {

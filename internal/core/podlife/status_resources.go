@@ -1,0 +1,170 @@
+package podlife
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// Values at or below these are what the kernel makes of nothing: the runtime's
+// word on them says nothing about the spec (L3.127).
+const (
+	leastCPURequest = 2  // milli; 2 shares
+	leastCPULimit   = 10 // milli
+)
+
+// setContainerResources fills the resources of a container as they are in force (L4.32, L3.127).
+func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus) {
+	if c.class == ephemeral {
+		return
+	}
+	want := &c.spec.Resources
+	if r := c.newest.Resources; r != nil && c.newest.State == ContainerRunning {
+		want = inForce(want, r)
+	}
+	if old != nil && old.Resources != nil && sameResources(old.Resources, want) {
+		s.Resources = old.Resources
+	} else {
+		s.Resources = want.DeepCopy()
+	}
+	if old != nil && sameList(old.AllocatedResources, c.spec.Resources.Requests) {
+		s.AllocatedResources = old.AllocatedResources
+	} else {
+		s.AllocatedResources = c.spec.Resources.Requests.DeepCopy()
+	}
+}
+
+// inForce lays what the runtime reports over what was allocated. The runtime
+// knows cpu request, cpu limit and memory limit; everything else is as allocated.
+func inForce(allocated, actual *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	request := differs(allocated.Requests, actual.Requests, corev1.ResourceCPU, leastCPURequest)
+	cpu := differs(allocated.Limits, actual.Limits, corev1.ResourceCPU, leastCPULimit)
+	memory := differs(allocated.Limits, actual.Limits, corev1.ResourceMemory, 0)
+	if !request && !cpu && !memory {
+		return allocated
+	}
+	r := allocated.DeepCopy()
+	lay := func(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
+		q, ok := from[name]
+		switch {
+		case ok && *list == nil:
+			*list = corev1.ResourceList{name: q}
+		case ok:
+			(*list)[name] = q
+		default:
+			delete(*list, name)
+		}
+	}
+	if request {
+		lay(&r.Requests, actual.Requests, corev1.ResourceCPU)
+	}
+	if cpu {
+		lay(&r.Limits, actual.Limits, corev1.ResourceCPU)
+	}
+	if memory {
+		lay(&r.Limits, actual.Limits, corev1.ResourceMemory)
+	}
+	return r
+}
+
+// differs tells whether the runtime runs a value that is not the allocated one.
+// Shares round by a thousandth of a core; values up to least say nothing.
+func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, least int64) bool {
+	want, wanted := allocated[name]
+	have, has := actual[name]
+	if name == corev1.ResourceMemory {
+		return wanted != has || want.Cmp(have) != 0
+	}
+	a, b := want.MilliValue(), have.MilliValue()
+	return !(a <= least && b <= least) && (a-b > 1 || b-a > 1)
+}
+
+func sameResources(a, b *corev1.ResourceRequirements) bool {
+	return sameList(a.Requests, b.Requests) && sameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, x := range a {
+		if y, ok := b[name]; !ok || x.Cmp(y) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// podResources is what status says of the whole pod's resources, kept because it
+// is dear to compute and depends on the spec alone.
+type podResources struct {
+	Known      bool
+	Generation int64
+	Requests   corev1.ResourceList
+	Pending    *corev1.ResourceRequirements // until the pod runs: the sums
+	Running    *corev1.ResourceRequirements // as its cgroup has them
+}
+
+// setResources fills the resources of the pod as a whole (L4.32a).
+func (m *machine) setResources(st *corev1.PodStatus) {
+	r := &m.s.Resources
+	if !r.Known || r.Generation != m.pod.Generation {
+		*r = m.podResources()
+	}
+	st.AllocatedResources, st.Resources = r.Requests, r.Pending
+	if m.s.Last.Phase == corev1.PodRunning {
+		st.Resources = r.Running
+	}
+}
+
+func (m *machine) podResources() podResources {
+	requests := resourcehelper.PodRequests(m.pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(m.pod, resourcehelper.PodResourcesOptions{})
+	r := podResources{Known: true, Generation: m.pod.Generation}
+	if len(requests) > 0 {
+		r.Requests = requests
+	}
+	if len(requests)+len(limits) == 0 {
+		return r
+	}
+	r.Pending = &corev1.ResourceRequirements{Requests: r.Requests}
+	if len(limits) > 0 {
+		r.Pending.Limits = limits
+	}
+	r.Running = &corev1.ResourceRequirements{}
+	if p := m.pod.Spec.Resources; p != nil {
+		r.Running = p.DeepCopy()
+	}
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		overlay(&r.Running.Requests, requests, name)
+		if m.allLimited(name) { // else the pod's cgroup has no limit (L3.117f)
+			overlay(&r.Running.Limits, limits, name)
+		}
+	}
+	return r
+}
+
+func overlay(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
+	q, ok := from[name]
+	if !ok {
+		return
+	}
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = q
+}
+
+// allLimited tells whether the pod, or else every container of it, has a limit.
+func (m *machine) allLimited(name corev1.ResourceName) bool {
+	if p := m.pod.Spec.Resources; p != nil {
+		if _, ok := p.Limits[name]; ok {
+			return true
+		}
+	}
+	for i := range m.slots {
+		if q, ok := m.slots[i].spec.Resources.Limits[name]; m.slots[i].class != ephemeral && (!ok || q.IsZero()) {
+			return false
+		}
+	}
+	return true
+}
