@@ -111,7 +111,7 @@ func (m *machine) setResources(st *corev1.PodStatus) {
 		*r = m.podResources()
 	}
 	st.AllocatedResources, st.Resources = r.Requests, r.Pending
-	if m.s.Last.Phase == corev1.PodRunning {
+	if st.Phase == corev1.PodRunning {
 		st.Resources = r.Running
 	}
 }
