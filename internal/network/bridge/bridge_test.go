@@ -25,11 +25,13 @@ func testConfig(t testing.TB) Config {
 	if os.Geteuid() != 0 {
 		t.Skip("bridges need root")
 	}
-	id := os.Getpid()%1000*100 + int(subnet.Add(1))
+	// A range for benchmarks, not a private one: nothing else on the host uses it, and
+	// another process of this test takes another part.
+	id := os.Getpid()*7 + int(subnet.Add(1))
 	dir := t.TempDir()
 	cfg := Config{
-		Bridge: fmt.Sprintf("cbt%d", id), Table: fmt.Sprintf("carob-test-%d", id),
-		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 211, byte(subnet.Load()), 0}), 24),
+		Bridge: fmt.Sprintf("cbt%d", id%10_000_000), Table: fmt.Sprintf("carob-test-%d", id),
+		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(id % 128), 0}), 24),
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), Pool: 4,
 	}
 	t.Cleanup(func() {
@@ -75,7 +77,9 @@ func TestContract(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"Pool":   func(*Config) {},
 		"NoPool": func(c *Config) { c.Pool = -1 },
-		"IPv6":   func(c *Config) { c.Pods6 = netip.MustParsePrefix(fmt.Sprintf("fd00:211:%d::/64", subnet.Load())) },
+		"IPv6": func(c *Config) {
+			c.Pods6 = netip.MustParsePrefix(fmt.Sprintf("fd00:211:%d::/64", (os.Getpid()*7+int(subnet.Load()))%128))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nettest.Run(t, func(t testing.TB) nettest.Harness {

@@ -37,8 +37,8 @@ func configure(t testing.TB) Config {
 	}
 	text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
   {"type": "bridge", "bridge": %q, "isGateway": true,
-   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.214.%d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
-		name, name, filepath.Join(dir, "ipam"), n)
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "198.18.%d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
+		name, name, filepath.Join(dir, "ipam"), 128+(os.Getpid()*7+int(n))%128)
 	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "10-test.conflist"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

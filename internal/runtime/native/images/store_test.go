@@ -37,7 +37,7 @@ import (
 	"carob/internal/runtime/native"
 )
 
-func openStore(t *testing.T, cfg Config) *Store {
+func openStore(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("unpacking layers needs root")
@@ -54,7 +54,7 @@ func openStore(t *testing.T, cfg Config) *Store {
 }
 
 // layerOf is a layer with the given files.
-func layerOf(t *testing.T, files map[string]string) v1.Layer {
+func layerOf(t testing.TB, files map[string]string) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
@@ -89,7 +89,7 @@ func layerOf(t *testing.T, files map[string]string) v1.Layer {
 }
 
 // imageOf is an image for this machine with one layer for each set of files.
-func imageOf(t *testing.T, user string, layers ...map[string]string) v1.Image {
+func imageOf(t testing.TB, user string, layers ...map[string]string) v1.Image {
 	t.Helper()
 	im := v1.Image(empty.Image)
 	for _, files := range layers {
@@ -111,7 +111,7 @@ func imageOf(t *testing.T, user string, layers ...map[string]string) v1.Image {
 	return im
 }
 
-func dockerArchive(t *testing.T, im v1.Image, refs ...string) []byte {
+func dockerArchive(t testing.TB, im v1.Image, refs ...string) []byte {
 	t.Helper()
 	images := map[name.Tag]v1.Image{}
 	for _, ref := range refs {
@@ -153,7 +153,7 @@ func ociArchive(t *testing.T, im v1.Image, ref string) []byte {
 	return buf.Bytes()
 }
 
-func mustImport(t *testing.T, s *Store, archive []byte) []string {
+func mustImport(t testing.TB, s *Store, archive []byte) []string {
 	t.Helper()
 	names, err := s.Import(t.Context(), bytes.NewReader(archive), nil)
 	if err != nil {

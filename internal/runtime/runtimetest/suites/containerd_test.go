@@ -64,7 +64,7 @@ state = %q
 `, filepath.Join(dir, "root"), filepath.Join(dir, "state"), c.socket(), plugins, filepath.Join(dir, "net.d")),
 		"net.d/10-test.conflist": fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "test%d", "plugins": [
   {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": false,
-   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.213.%d.0/24"}]]}}]}`, n, c.bridge, filepath.Join(dir, "ipam"), n),
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "198.19.%d.0/24"}]]}}]}`, n, c.bridge, filepath.Join(dir, "ipam"), 128+(os.Getpid()*7+n)%128),
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

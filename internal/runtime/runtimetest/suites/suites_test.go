@@ -67,7 +67,7 @@ func startOwn(t testing.TB) *own {
 	}
 	o := &own{dir: dir, bridge: bridge.Config{
 		Bridge: fmt.Sprintf("crt%d", os.Getpid()%100000*10+n), Table: "carob-suite-" + id,
-		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 212, byte(n), 0}), 24),
+		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte((os.Getpid()*7 + n) % 128), 0}), 24),
 		StateDir: filepath.Join(dir, "network"), RunDir: filepath.Join(dir, "run"),
 	}}
 	o.cfg = native.Config{RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "run", "rt"), CgroupRoot: "/carob-suite-" + id,
