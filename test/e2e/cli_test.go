@@ -99,7 +99,7 @@ func TestBadUse(t *testing.T) {
 	contains(t, "wrong flag", carobFails(t, "up", "--no-such-flag"), "unknown flag: --no-such-flag")
 	contains(t, "wrong address", carobFails(t, "up", "--data-dir", dir, "--listen", "nowhere"), "--listen")
 	contains(t, "wrong range", carobFails(t, "up", "--data-dir", dir, "--pod-cidr", "10.0.0.0"), "--pod-cidr")
-	contains(t, "no cluster", carobFails(t, "status", "extra"), "unknown command")
+	contains(t, "surplus argument", carobFails(t, "status", "extra"), "unknown command")
 	contains(t, "no cluster", carobFails(t, "--data-dir", dir, "kubectl", "get", "pods"), "carob up")
 	contains(t, "second up", carobFails(t, append([]string{"up"}, shared.args...)...), "already running")
 	contains(t, "second up, detached", carobFails(t, append([]string{"up", "--detach"}, shared.args...)...), "already running")

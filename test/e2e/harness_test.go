@@ -79,7 +79,7 @@ func runAll(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if left := host.Diff(before, after); len(left) > 0 {
-		return 1, fmt.Errorf("left on the host:\n  %s", strings.Join(left, "\n  "))
+		return 1, fmt.Errorf("%d things are left on the host, the first:\n  %s", len(left), strings.Join(left[:min(len(left), 30)], "\n  "))
 	}
 	return code, nil
 }

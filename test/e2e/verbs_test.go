@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,7 +62,7 @@ func TestLogs(t *testing.T) {
 	contains(t, "unknown container", c.kubectlFails(t, "logs", "verbs", "-c", "three"), "three is not valid for pod verbs")
 
 	c.kubectl(t, "run", "again", "--image=busybox:1.32.0", "--command", "--", "sh", "-c", "echo life $((++n)); exit 1")
-	c.wait(t, "pod/again", "jsonpath={.status.containerStatuses[0].restartCount}=1")
+	c.wait(t, "pod/again", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff")
 	contains(t, "logs -p", c.kubectl(t, "logs", "-p", "again"), "life 1")
 }
 
@@ -115,7 +114,8 @@ func TestExec(t *testing.T) {
 	term.expect("# ")
 	term.write("until [ \"$(stty size)\" = '40 120' ]; do :; done; echo resi''zed\n")
 	term.expect("resized")
-	term.write("sleep 1000\n")
+	term.write("sh -c 'echo sle\"\"eping; exec sleep 1000'\n")
+	term.expect("sleeping")
 	term.write("\x03") // Ctrl-C ends sleep, not the shell
 	term.write("echo st''ill here\n")
 	term.expect("still here")
@@ -128,15 +128,13 @@ func TestExec(t *testing.T) {
 func TestCopyAndPortForward(t *testing.T) {
 	c := shared
 	c.remove(t, "web")
-	c.kubectl(t, "run", "web", "--image=nginx", "--port=80")
+	c.kubectl(t, "run", "web", "--image=busybox:1.36", "--port=80", "--command", "--", "sh", "-c", "mkdir /www; exec httpd -f -h /www")
 	c.wait(t, "pod/web", "condition=Ready")
 	file := filepath.Join(t.TempDir(), "page.html")
 	if err := os.WriteFile(file, []byte("copied\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := exec.LookPath("tar"); err == nil {
-		c.kubectl(t, "cp", file, "web:/usr/share/nginx/html/page.html")
-	}
+	c.kubectl(t, "cp", file, "web:/www/page.html")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := c.command(ctx, "port-forward", "pod/web", ":80")
