@@ -50,7 +50,8 @@ type Violation struct {
 
 // Error names what broke and the command that repeats it.
 func (v *Violation) Error() string {
-	return fmt.Sprintf("seed %d at +%v: %s: %s\nrepeat: carob sim --seed %d --hours %g -v", v.Seed, v.At, v.Invariant, v.Detail, v.Seed, v.Hours)
+	return fmt.Sprintf("seed %d at +%v: %s: %s\nrepeat with its log: SIM_SEED=%d SIM_HOURS=%g go test ./internal/sim -run TestSeeds",
+		v.Seed, v.At, v.Invariant, v.Detail, v.Seed, v.Hours)
 }
 
 // epoch is when every run begins.

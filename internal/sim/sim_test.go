@@ -6,11 +6,12 @@ import (
 	"testing"
 )
 
-// TestSeeds runs many seeds, each twice: the same seed must do the same. SIM_SEEDS
-// sets how many, SIM_SEED runs one with its log.
+// TestSeeds runs many seeds, some of them twice: the same seed must do the same.
+// SIM_SEEDS sets how many, SIM_HOURS how long each; SIM_SEED runs one with its log.
 func TestSeeds(t *testing.T) {
+	hours, _ := strconv.ParseFloat(os.Getenv("SIM_HOURS"), 64)
 	if s, err := strconv.ParseUint(os.Getenv("SIM_SEED"), 10, 64); err == nil {
-		if _, err := Run(Options{Seed: s, Log: os.Stderr}); err != nil {
+		if _, err := Run(Options{Seed: s, Hours: hours, Log: os.Stderr}); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -21,12 +22,12 @@ func TestSeeds(t *testing.T) {
 	}
 	var total Result
 	for seed := range seeds {
-		r, err := Run(Options{Seed: seed})
+		r, err := Run(Options{Seed: seed, Hours: hours})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if seed%10 == 0 {
-			if again, err := Run(Options{Seed: seed}); err != nil || again != r {
+			if again, err := Run(Options{Seed: seed, Hours: hours}); err != nil || again != r {
 				t.Fatalf("seed %d: two runs differ: %+v, %+v, %v", seed, r, again, err)
 			}
 		}

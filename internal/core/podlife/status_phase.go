@@ -69,7 +69,7 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 		s := oldStatus(st, c.class, c.spec.Name)
 		switch c.class {
 		case initial:
-			end := ending1(s)
+			end := shownEnd(s)
 			switch {
 			case end == nil && s.State.Terminated == nil:
 				pendingInit++
@@ -88,7 +88,7 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 				waiting++
 			}
 		case regular:
-			switch end := ending1(s); {
+			switch end := shownEnd(s); {
 			case s.State.Running != nil:
 				running++
 			case end != nil:
@@ -131,9 +131,9 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// ending1 is the end that a status shows: the present one, or the last one of a
+// shownEnd is the end that a status shows: the present one, or the last one of a
 // container that waits.
-func ending1(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+func shownEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if s.State.Terminated != nil {
 		return s.State.Terminated
 	}

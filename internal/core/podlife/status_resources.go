@@ -1,7 +1,10 @@
 package podlife
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -83,15 +86,7 @@ func sameResources(a, b *corev1.ResourceRequirements) bool {
 }
 
 func sameList(a, b corev1.ResourceList) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, x := range a {
-		if y, ok := b[name]; !ok || x.Cmp(y) != 0 {
-			return false
-		}
-	}
-	return true
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }
 
 // podResources is what status says of the whole pod's resources, kept because it

@@ -10,14 +10,14 @@ import (
 func (m *machine) lookForEnd() {
 	phase := m.pod.Status.Phase
 	switch {
-	case m.in.Reject != nil:
-		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
-		m.end(ending{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
-			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: "Pod was rejected: " + m.in.Reject.Message})
 	case terminal(phase):
 		m.end(ending{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message})
 	case m.pod.DeletionTimestamp != nil:
 		m.end(ending{Cause: "the pod was deleted"})
+	case m.in.Reject != nil:
+		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
+		m.end(ending{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
+			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: "Pod was rejected: " + m.in.Reject.Message})
 	case m.in.Stop != nil:
 		e := ending{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
 			Stopped: true, Evicted: m.in.Stop.Reason == "Evicted"}
