@@ -30,8 +30,11 @@ func (g *gantt) list(b *strings.Builder, width int) {
 		lines = append(lines, l)
 	}
 	for _, l := range lines {
-		text := fmt.Sprintf("%*s  %-*s  %s", offset, l.offset, middle, l.what, l.text)
-		b.WriteString(g.paint(l.sgr, cut(strings.TrimRight(text, " "), width)) + "\n")
+		head := fmt.Sprintf("%*s  %-*s  ", offset, l.offset, middle, l.what)
+		for _, text := range wrap(l.text, width-utf8.RuneCountInString(head)) {
+			b.WriteString(g.paint(l.sgr, strings.TrimRight(head+text, " ")) + "\n")
+			head = strings.Repeat(" ", utf8.RuneCountInString(head))
+		}
 	}
 }
 
@@ -84,12 +87,24 @@ func (g *gantt) paint(sgr, s string) string {
 	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
 }
 
-func cut(s string, width int) string {
-	s = strings.ReplaceAll(s, "\n", " ")
-	if utf8.RuneCountInString(s) <= width {
-		return s
+// wrap breaks a text into lines of at most width runes, at blanks where there are any.
+func wrap(s string, width int) []string {
+	const least = 20
+	width = max(width, least)
+	var lines []string
+	rest := []rune(strings.ReplaceAll(s, "\n", " "))
+	for len(rest) > width {
+		at := width
+		for i := width; i > width/2; i-- {
+			if rest[i] == ' ' {
+				at = i
+				break
+			}
+		}
+		lines = append(lines, string(rest[:at]))
+		rest = []rune(strings.TrimLeft(string(rest[at:]), " "))
 	}
-	return string([]rune(s)[:width-1]) + "…"
+	return append(lines, string(rest))
 }
 
 // short writes a duration with about three digits.

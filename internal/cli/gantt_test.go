@@ -81,3 +81,17 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+func TestWrap(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                      "",
+		"short":                 "short",
+		"twenty runes in a row": "twenty runes in a|row",
+		"0123456789012345678901234567890123456789012": "01234567890123456789|01234567890123456789|012",
+		"a\nb": "a b",
+	} {
+		if got := strings.Join(wrap(text, 20), "|"); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
