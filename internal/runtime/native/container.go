@@ -243,10 +243,9 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	return pl, nil
 }
 
-// takeSnapshots prepares the root and the image volumes. Keys are recorded
-// first, so that a crash leaves nothing that Remove would not find.
+// takeSnapshots prepares the root and the image volumes. Directories that tell of
+// them come first, so that a crash leaves nothing that Remove would not find.
 func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *containerPlan, ids IDMap) error {
-	keys := []string{c.rec.ID}
 	var err error
 	if pl.rootfs, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
 		return fmt.Errorf("failed to prepare the image: %w", err)
@@ -260,33 +259,32 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *container
 		if err != nil {
 			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
 		}
-		key := fmt.Sprintf("%s-volume-%d", c.rec.ID, i)
-		mounts, err := r.cfg.Images.View(ctx, key, image.ID)
-		if err != nil {
-			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
-		}
 		staging := filepath.Join(r.containerDir(c.rec.ID), fmt.Sprintf("volume-%d", i))
 		if err := os.Mkdir(staging, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("making the place of an image volume: %w", err)
+		}
+		mounts, err := r.cfg.Images.View(ctx, c.rec.ID+"-"+filepath.Base(staging), image.ID)
+		if err != nil {
+			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
 		}
 		if pl.images == nil {
 			pl.images = map[string]imageMount{}
 		}
 		pl.images[m.ContainerPath] = imageMount{mounts: mounts, staging: staging, subPath: m.ImageSubPath}
-		keys = append(keys, key)
 	}
-	c.mu.Lock()
-	c.rec.Snapshots = keys
-	c.mu.Unlock()
 	return nil
 }
 
 // unmakeContainer takes back whatever makeContainer made, finished or not.
 func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 	rec := c.record()
-	keys := rec.Snapshots
-	if len(keys) == 0 {
-		keys = []string{rec.ID}
+	keys := []string{rec.ID}
+	volumes, err := filepath.Glob(filepath.Join(r.containerDir(rec.ID), "volume-*"))
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		keys = append(keys, rec.ID+"-"+filepath.Base(v))
 	}
 	var errs []error
 	for _, k := range keys {

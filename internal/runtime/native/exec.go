@@ -196,11 +196,13 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 			return nil, err
 		}
 		s.ours[0] = master
-		go func() {
-			for size := range call.resize {
-				resizeTerminal(master, size)
-			}
-		}()
+		if call.resize != nil {
+			go func() {
+				for size := range call.resize {
+					resizeTerminal(master, size)
+				}
+			}()
+		}
 		if call.in != nil {
 			go io.Copy(master, call.in)
 		}

@@ -127,8 +127,17 @@ func (b *bareNetwork) Detach(_ context.Context, id string) error {
 	return nil
 }
 
-func (b *bareNetwork) Ready(context.Context) error                  { return nil }
-func (b *bareNetwork) Sweep(context.Context, map[string]bool) error { return nil }
+func (b *bareNetwork) Ready(context.Context) error { return nil }
+
+func (b *bareNetwork) Sweep(ctx context.Context, live map[string]bool) error {
+	entries, err := os.ReadDir(b.dir)
+	for _, e := range entries {
+		if !live[e.Name()] {
+			err = errors.Join(err, b.Detach(ctx, e.Name()))
+		}
+	}
+	return err
+}
 
 // world is a runtime of its own with everything it stands on.
 type world struct {
@@ -140,6 +149,14 @@ type world struct {
 
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
+	w := worldAt(tb, tb.TempDir(), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	tb.Cleanup(w.close)
+	return w
+}
+
+// worldAt opens a world in a directory, also one that another process made.
+func worldAt(tb testing.TB, dir, cgroup string) *world {
+	tb.Helper()
 	if os.Geteuid() != 0 {
 		tb.Skip("containers need root")
 	}
@@ -147,7 +164,6 @@ func newWorld(tb testing.TB) *world {
 	if err != nil {
 		tb.Skip("no busybox on this host")
 	}
-	dir := tb.TempDir()
 	root := filepath.Join(dir, "image")
 	for _, d := range []string{"bin", "etc", "tmp", "proc", "sys", "dev", "root", "home/app"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -166,6 +182,9 @@ func newWorld(tb testing.TB) *world {
 		"etc/noexec":  "text",
 	}
 	for n, c := range files {
+		if exists(filepath.Join(root, n)) {
+			continue
+		}
 		mode := os.FileMode(0o644)
 		if n == "bin/busybox" {
 			mode = 0o755
@@ -178,18 +197,17 @@ func newWorld(tb testing.TB) *world {
 		os.Symlink("busybox", filepath.Join(root, "bin", a))
 	}
 	ns := filepath.Join(dir, "netns")
-	if err := os.Mkdir(ns, 0o755); err != nil {
+	if err := os.MkdirAll(ns, 0o755); err != nil {
 		tb.Fatal(err)
 	}
 	w := &world{tb: tb, dir: dir}
 	w.cfg = Config{
 		RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
-		CgroupRoot: fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()),
+		CgroupRoot: cgroup,
 		Images:     &dirImages{dir: filepath.Join(dir, "layers"), root: root, image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
 		Network:    &bareNetwork{dir: ns},
 	}
 	w.open()
-	tb.Cleanup(w.close)
 	return w
 }
 

@@ -52,7 +52,6 @@ type containerRecord struct {
 	Pid        int             `json:"pid,omitempty"`
 	User       *identity       `json:"user,omitempty"`
 	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
-	Snapshots  []string        `json:"snapshots,omitempty"` // keys of what Images holds for us
 }
 
 const recordFile = "state.json"

@@ -1,0 +1,185 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func descriptors(t *testing.T, pid string) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/" + pid + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestNothingLeaks: a pod whose probes run for months, whose containers restart
+// and fail to start, costs as much at the end as at the beginning.
+func TestNothingLeaks(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("leak")
+	s, _ := w.r.sandbox(sb)
+	mon := fmt.Sprint(s.rec.Monitor)
+	main := w.run(sb, sbc, "main", shell("sleep 1000"))
+	round := func(n int) {
+		for range 5 {
+			if x, err := w.exec(main, "sh", "-c", "echo x; echo y >&2"); err != nil || x.ExitCode != 0 {
+				t.Fatal(x, err)
+			}
+			w.exec(main, "nosuch")
+			w.r.Streams().Exec(bg, main, []string{"sh", "-c", "exit 1"}, strings.NewReader("x"), newPipe(), nil, true, nil)
+		}
+		id := w.run(sb, sbc, fmt.Sprintf("short%d", n), shell("echo hi"), func(c *cri.ContainerConfig) { c.Stdin = true })
+		w.wait(id)
+		bad := w.create(sb, sbc, fmt.Sprintf("bad%d", n), func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} })
+		w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: bad})
+		w.wait(bad)
+		for _, id := range []string{id, bad} {
+			if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	round(0)
+	count := func() [3]int {
+		// A monitor closes what belonged to a request before it takes the next one.
+		if _, _, err := s.line().list(bg); err != nil {
+			t.Fatal(err)
+		}
+		return [3]int{descriptors(t, mon), descriptors(t, "self"), runtime.NumGoroutine()}
+	}
+	before := count()
+	for i := range 8 {
+		round(i + 1)
+	}
+	var after [3]int
+	for range 500 { // copying goroutines end a moment after their exec
+		if after = count(); after[0] <= before[0] && after[1] <= before[1] && after[2] <= before[2]+2 {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("descriptors of the monitor, of carob, goroutines: %v before, %v after", before, after)
+}
+
+// TestCancelledCallsLeaveNothing: contexts end at any moment of a start; what
+// was made is taken back or can be removed.
+func TestCancelledCallsLeaveNothing(t *testing.T) {
+	w := newWorld(t)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	ended := 0
+	for i := range 60 {
+		name := fmt.Sprintf("c%d", i)
+		sbc := w.sandboxConfig(name)
+		ctx, cancel := context.WithTimeout(bg, time.Duration(rnd.IntN(15000))*time.Microsecond)
+		func() {
+			defer cancel()
+			resp, err := w.r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sbc})
+			if err != nil {
+				ended++
+				return
+			}
+			c, err := w.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"))})
+			if err != nil {
+				ended++
+				return
+			}
+			if _, err = w.r.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+				ended++
+				if st := w.wait(c.ContainerId); st.Reason != "StartError" {
+					t.Errorf("container whose start was cancelled: %v", st)
+				}
+			}
+		}()
+	}
+	t.Logf("%d of 60 were cancelled in time", ended)
+	w.emptied()
+}
+
+// emptied removes every sandbox and checks that nothing of them is left.
+func (w *world) emptied() {
+	t := w.tb
+	t.Helper()
+	if err := w.r.RemoveAll(bg); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
+		if names, _ := os.ReadDir(dir); len(names) > 0 {
+			t.Errorf("%s still holds %d things", dir, len(names))
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	if strings.Contains(string(mounts), w.dir) {
+		t.Error("mounts stay")
+	}
+	if len(w.r.names) > 0 {
+		t.Errorf("names stay reserved: %v", w.r.names)
+	}
+	var pids []int
+	for range 400 { // the last one was told to go a moment ago
+		if pids = w.r.groups.pids(w.cfg.CgroupRoot); len(pids) == 0 {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("processes %v stay", pids)
+}
+
+const crashDir = "CAROB_TEST_CRASH_DIR"
+
+// TestCrashes kills a carob that starts and ends pods, at any moment; the next
+// one takes over what is whole, sweeps what is not and can remove everything.
+func TestCrashes(t *testing.T) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		w := worldAt(t, dir, os.Getenv(crashDir+"_CGROUP"))
+		for i := 0; ; i++ {
+			go podCycle(w, &stepTable{}, fmt.Sprintf("a%d-%d", os.Getpid(), i))
+			sbc := w.sandboxConfig(fmt.Sprintf("b%d-%d", os.Getpid(), i))
+			if resp, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc}); err == nil {
+				if c, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"), func(c *cri.ContainerConfig) {
+					c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
+				})}); err == nil {
+					w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: c.ContainerId})
+				}
+			}
+		}
+	}
+	w := newWorld(t)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 6 {
+		if err := w.r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCrashes$")
+		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(100+rnd.IntN(200)) * time.Millisecond)
+		cmd.Process.Kill()
+		cmd.Wait()
+		w.open()
+		list, _ := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+		for _, c := range list.Containers {
+			if c.State != cri.ContainerState_CONTAINER_RUNNING {
+				continue
+			}
+			if x, err := w.exec(c.Id, "echo", "alive"); err != nil || string(x.Stdout) != "alive\n" {
+				t.Errorf("container that is said to run: %v, %v", x, err)
+			}
+		}
+		t.Logf("%d containers taken over", len(list.Containers))
+	}
+	w.emptied()
+}

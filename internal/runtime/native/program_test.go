@@ -1,0 +1,197 @@
+package native
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"pgregory.net/rapid"
+)
+
+func TestRecordsSurviveTheWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := record{code: rapid.Uint32().Draw(t, "code"), flags: rapid.Uint32().Draw(t, "flags"), seq: rapid.Uint32().Draw(t, "seq")}
+		for i := range r.n {
+			r.n[i] = rapid.Int64().Draw(t, "n")
+			r.s[i] = string(rapid.SliceOf(rapid.Byte()).Draw(t, "s"))
+		}
+		b := r.append(nil)
+		if len(b)%8 != 0 || int(binary.LittleEndian.Uint32(b[4:])) != len(b) {
+			t.Fatalf("size %d of %d", binary.LittleEndian.Uint32(b[4:]), len(b))
+		}
+		back, err := parseRecord(b)
+		if err != nil || back != r {
+			t.Fatalf("%+v came back as %+v, %v", r, back, err)
+		}
+	})
+}
+
+func FuzzParseRecord(f *testing.F) {
+	r := record{code: replyDone, s: [4]string{"text"}}
+	f.Add(r.append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) { parseRecord(b) })
+}
+
+// TestFailures: the words users know from runc.
+func TestFailures(t *testing.T) {
+	p := &program{}
+	p.write("/proc/self/oom_score_adj", "-5")
+	p.mount("tmpfs", "tmpfs", "/dev", "", 0)
+	p.user("bob", -1, nil, false)
+	p.cwd("/nowhere")
+	p.lookup([]string{"sh"}, nil)
+	p.exec()
+	report := func(op int, errno unix.Errno, stage int, detail string) []byte {
+		var b []byte
+		for _, v := range []uint32{'E', uint32(op), uint32(errno), uint32(stage), uint32(len(detail))} {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+		return append(b, detail...)
+	}
+	for _, c := range []struct {
+		report []byte
+		want   string
+		code   int32
+	}{
+		{report(0, unix.EACCES, 0, ""), `write "-5" to "/proc/self/oom_score_adj": permission denied`, 0},
+		{report(1, unix.ENOENT, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": no such file or directory`, 0},
+		{report(2, unix.ENOENT, 1, "bob"), "unable to find user bob: no matching entries in passwd file", 0},
+		{report(3, unix.ENOENT, 0, ""), `chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, 0},
+		{report(4, unix.ENOENT, 1, "sh"), `exec: "sh": executable file not found in $PATH`, 127},
+		{report(4, unix.EACCES, 2, "/x"), `exec: "/x": permission denied`, 126},
+		{report(5, unix.ENOEXEC, 3, "/bin/sh"), "exec /bin/sh: exec format error", 126},
+		{report(99, unix.ENOEXEC, 0, ""), "container program ended without an exec", 0},
+	} {
+		_, err := p.outcome(c.report)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+		if e, ok := err.(*execError); ok != (c.code != 0) || ok && e.exitCode() != c.code {
+			t.Errorf("%v: exit code of %T", err, err)
+		}
+	}
+	user := make([]byte, 0, 40)
+	for _, v := range []uint32{'U', 2, 0, 0, 20, 1000, 1001, 2, 1001, 2000} {
+		user = binary.LittleEndian.AppendUint32(user, v)
+	}
+	id, err := p.outcome(user)
+	if want := (&identity{UID: 1000, GID: 1001, Groups: []uint32{1001, 2000}}); err != nil || !cmp.Equal(id, want) {
+		t.Errorf("%+v, %v", id, err)
+	}
+	for cut := range user { // a helper that was killed while it reported
+		p.outcome(user[:cut])
+	}
+}
+
+// TestDeviceFilter runs the eBPF program for rules on a small machine of its
+// own and compares it with the rules.
+func TestDeviceFilter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		number := rapid.SampledFrom([]int64{-1, 0, 1, 3, 5, 136})
+		rules := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) deviceRule {
+			return deviceRule{
+				kind: rapid.SampledFrom([]byte("abc")).Draw(t, "kind"), major: number.Draw(t, "major"), minor: number.Draw(t, "minor"),
+				access: rapid.SampledFrom([]string{"r", "w", "m", "rw", "rwm"}).Draw(t, "access"),
+			}
+		}), 0, 6).Draw(t, "rules")
+		prog := deviceFilter(rules)
+		for range 20 {
+			kind, access := uint32(rapid.IntRange(1, 2).Draw(t, "type")), uint32(rapid.IntRange(1, 7).Draw(t, "asked"))
+			major, minor := uint32(max(0, number.Draw(t, "a"))), uint32(max(0, number.Draw(t, "b")))
+			want := uint64(0)
+			for _, r := range rules {
+				var have uint32
+				for i, c := range "mrw" {
+					if strings.ContainsRune(r.access, c) {
+						have |= 1 << i
+					}
+				}
+				if (r.kind == 'a' || r.kind == 'b' && kind == 1 || r.kind == 'c' && kind == 2) && (r.major < 0 || uint32(r.major) == major) &&
+					(r.minor < 0 || uint32(r.minor) == minor) && access&^have == 0 {
+					want = 1
+				}
+			}
+			if got := runEBPF(t, prog, [3]uint32{access<<16 | kind, major, minor}); got != want {
+				t.Fatalf("rules %v, type %d, access %d, %d:%d: %d, want %d", rules, kind, access, major, minor, got, want)
+			}
+		}
+	})
+}
+
+func runEBPF(t *rapid.T, prog []byte, ctx [3]uint32) uint64 {
+	var r [11]uint64
+	for pc := 0; ; pc++ {
+		if 8*pc+8 > len(prog) {
+			t.Fatal("the program runs off its end")
+		}
+		i := prog[8*pc:]
+		dst, src := i[1]&15, i[1]>>4
+		off, imm := int16(binary.LittleEndian.Uint16(i[2:])), binary.LittleEndian.Uint32(i[4:])
+		jump := false
+		switch i[0] {
+		case 0x61:
+			r[dst] = uint64(ctx[off/4])
+		case 0xb7:
+			r[dst] = uint64(int64(int32(imm)))
+		case 0xbf:
+			r[dst] = r[src]
+		case 0x54:
+			r[dst] = uint64(uint32(r[dst]) & imm)
+		case 0x74:
+			r[dst] = uint64(uint32(r[dst]) >> imm)
+		case 0x56:
+			jump = uint32(r[dst]) != imm
+		case 0x5e:
+			jump = uint32(r[dst]) != uint32(r[src])
+		case 0x95:
+			return r[0]
+		default:
+			t.Fatalf("instruction %#x", i[0])
+		}
+		if jump {
+			pc += int(off)
+		}
+	}
+}
+
+// TestPlanKeepsItsOrder: what must never move in a container's program.
+func TestPlanKeepsItsOrder(t *testing.T) {
+	groups := &cgroups{tree: []hierarchy{{name: "memory", mount: "/cg/memory", controllers: []string{"memory"}}}}
+	for _, nnp := range []bool{false, true} {
+		pl := &containerPlan{
+			id: "x", groups: groups, cgroup: "/c", rootDir: "/r", filter: &filter{bpf: make([]byte, 8)},
+			config: &cri.ContainerConfig{
+				Command: []string{"sh"}, Tty: true,
+				Mounts: []*cri.Mount{{HostPath: "/h", ContainerPath: "/a/b"}, {HostPath: "/g", ContainerPath: "/a"}},
+				Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NoNewPrivs: nnp, MaskedPaths: []string{"/proc/keys"}, ReadonlyRootfs: true}},
+			},
+		}
+		p, err := pl.program()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []string
+		names := map[uint32]string{opUnshare: "unshare", opPropagate: "slave", opPivot: "pivot", opMask: "mask", opUser: "user", opTTY: "tty", opCreds: "creds", opSeccomp: "seccomp", opNoNewPrivs: "nnp", opLookup: "lookup", opExec: "exec"}
+		for _, o := range p.ops {
+			switch n := names[o.code]; {
+			case n != "":
+				order = append(order, n)
+			case o.code == opAttach && strings.HasPrefix(o.s[0], "/a"):
+				order = append(order, o.s[0])
+			}
+		}
+		want := "unshare slave /a /a/b pivot mask user tty seccomp creds lookup exec"
+		if nnp {
+			want = "unshare slave /a /a/b pivot mask user tty creds nnp lookup seccomp exec"
+		}
+		if got := strings.Join(order, " "); got != want {
+			t.Errorf("nnp %v:\ngot  %s\nwant %s", nnp, got, want)
+		}
+		if o := p.ops[0]; o.code != opWrite || o.s[0] != "/cg/memory/c/cgroup.procs" {
+			t.Errorf("the first operation is not the cgroup's: %+v", o)
+		}
+	}
+}
