@@ -14,6 +14,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/network"
 	"carob/internal/network/bridge"
+	"carob/internal/network/cni"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native"
 	"carob/internal/runtime/native/criserver"
@@ -66,7 +67,7 @@ func openRemote(ctx context.Context, in instance.Instance) (*engine, error) {
 }
 
 func openNative(ctx context.Context, in instance.Instance, version string) (_ *engine, err error) {
-	e := &engine{name: "carob", detail: "native"}
+	e := &engine{name: "carob", detail: "native, network " + networkName(in)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -118,11 +119,22 @@ const spareMonitors = 4
 
 // openNetwork is the pod network that the instance asks for.
 func openNetwork(ctx context.Context, in instance.Instance) (network.PodNetwork, func() error, error) {
+	if in.CNIConfDir != "" {
+		n, err := cni.Open(cni.Config{ConfDir: in.CNIConfDir, StateDir: filepath.Join(in.DataDir, "network", "cni"), RunDir: in.RunDir})
+		return n, func() error { return nil }, err
+	}
 	n, err := bridge.Open(ctx, bridgeConfig(in))
 	if err != nil {
 		return nil, nil, fmt.Errorf("pod network: %w", err)
 	}
 	return n, n.Close, nil
+}
+
+func networkName(in instance.Instance) string {
+	if in.CNIConfDir != "" {
+		return "CNI in " + in.CNIConfDir
+	}
+	return in.BridgeName
 }
 
 func bridgeConfig(in instance.Instance) bridge.Config {
