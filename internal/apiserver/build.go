@@ -4,10 +4,12 @@ import (
 	"crypto/tls"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -27,14 +29,11 @@ import (
 	"carob/internal/apiserver/validation"
 )
 
-// Version of Kubernetes that the API is compatible with. gitVersion and
-// gitCommit are set by the linker for releases.
-var (
-	gitVersion = "v1.37.2"
-	gitCommit  = "unknown"
-)
-
 const (
+	// The version of Kubernetes that the API is compatible with; releases have it set
+	// by the linker (k8s.io/component-base/version.gitVersion).
+	defaultVersion = "v1.37.2"
+
 	minor      = "1.37"
 	minorFloor = "1.36"
 	maxReads   = 400
@@ -208,12 +207,15 @@ func (s *Server) agentTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool, Certificates: []tls.Certificate{s.cfg.PKI.APIServerClient.TLS}}
 }
 
-// versioned is the effective version with our own build's version numbers: the
-// library's are templates unless its own variables are set by the linker.
+// versioned is the effective version with a fallback for builds whose linker was
+// not told the library's version variables: then they hold a template that no
+// client can parse.
 type versioned struct{ compatibility.EffectiveVersion }
 
 func (v versioned) Info() *apimachineryversion.Info {
 	i := v.EffectiveVersion.Info()
-	i.GitVersion, i.GitCommit, i.GitTreeState = gitVersion, gitCommit, "clean"
+	if _, err := utilversion.ParseSemantic(i.GitVersion); err != nil || strings.Contains(i.GitVersion, "$Format") {
+		i.GitVersion, i.GitCommit, i.GitTreeState = defaultVersion, "unknown", "clean"
+	}
 	return i
 }

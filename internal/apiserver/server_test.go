@@ -432,12 +432,18 @@ func testServiceAllocation(t *testing.T, r *running) {
 	}
 }
 
-// eventually waits for what an asynchronous follower does; it fails with the test's context.
+// eventually waits for what an asynchronous follower does.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	retry := time.NewTicker(time.Millisecond)
+	defer retry.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
 			t.Fatalf("%s did not happen", what)
+		case <-retry.C:
 		}
 	}
 }

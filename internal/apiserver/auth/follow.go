@@ -70,7 +70,8 @@ func followOnce(ctx context.Context, src Source, all func(map[string]runtime.Obj
 			case watch.Deleted:
 				one(key(obj), nil)
 			case watch.Error:
-				return fmt.Errorf("watch ended: %v", apierrors.FromObject(obj))
+				return fmt.Errorf("the watch ended: %w", apierrors.FromObject(obj))
+			default: // bookmarks carry no change
 			}
 		}
 	}

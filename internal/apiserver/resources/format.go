@@ -77,10 +77,8 @@ func ServicePorts(ports []corev1.ServicePort) string {
 	return strings.Join(out, ",")
 }
 
-// ExternalIP prints where a service is reached from outside; at most 16
-// characters of load balancer addresses unless wide.
+// ExternalIP prints where a service is reached from outside.
 func ExternalIP(s *corev1.Service) string {
-	ips := strings.Join(s.Spec.ExternalIPs, ",")
 	switch s.Spec.Type {
 	case corev1.ServiceTypeLoadBalancer:
 		var in []string
@@ -98,8 +96,9 @@ func ExternalIP(s *corev1.Service) string {
 		return strings.Join(in, ",")
 	case corev1.ServiceTypeExternalName:
 		return s.Spec.ExternalName
+	default:
+		return orNone(strings.Join(s.Spec.ExternalIPs, ","))
 	}
-	return orNone(ips)
 }
 
 // endpointAddresses prints the first addresses of an Endpoints object and how many there are more.

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,13 +85,20 @@ func checkPreconditions(ns *corev1.Namespace, p *metav1.Preconditions) error {
 		return nil
 	}
 	if p.UID != nil && *p.UID != ns.UID {
-		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *p.UID, ns.UID))
+		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name, preconditionError{"UID", string(*p.UID), string(ns.UID)})
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != ns.ResourceVersion {
-		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name,
-			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.ResourceVersion, ns.ResourceVersion))
+		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name, preconditionError{"ResourceVersion", *p.ResourceVersion, ns.ResourceVersion})
 	}
 	return nil
+}
+
+// preconditionError says which precondition of a deletion does not hold, in the
+// words clients know.
+type preconditionError struct{ field, wanted, found string }
+
+func (e preconditionError) Error() string {
+	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.field, e.wanted, e.field, e.found)
 }
 
 func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, error) {
@@ -122,7 +130,7 @@ func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, 
 	}), dryrun.IsDryRun(opts.DryRun), nil)
 	if err != nil {
 		err = storeerr.InterpretUpdateError(storeerr.InterpretGetError(err, corev1.Resource("namespaces"), ns.Name), corev1.Resource("namespaces"), ns.Name)
-		if _, ok := err.(*apierrors.StatusError); !ok {
+		if _, ok := errors.AsType[*apierrors.StatusError](err); !ok {
 			err = apierrors.NewInternalError(err)
 		}
 		return nil, err

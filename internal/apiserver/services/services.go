@@ -118,8 +118,9 @@ func wantsNodePorts(s *corev1.Service) bool {
 		return true
 	case corev1.ServiceTypeLoadBalancer:
 		return s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts
+	default:
+		return false
 	}
-	return false
 }
 
 // normalize keeps clusterIP and clusterIPs the same.
