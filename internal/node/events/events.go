@@ -38,6 +38,7 @@ type Recorder struct {
 	mu    sync.Mutex
 	queue []*corev1.Event
 	lost  int
+	last  int64         // newest time in the name of an event, in ns
 	wake  chan struct{} // capacity 1
 }
 
@@ -65,7 +66,7 @@ func (r *Recorder) Node(eventType, reason, message string) {
 func (r *Recorder) add(about corev1.ObjectReference, namespace, eventType, reason, message string) {
 	now := metav1.Now()
 	e := &corev1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace},
+		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())), Namespace: namespace},
 		InvolvedObject:      about,
 		Reason:              reason,
 		Message:             message,
@@ -88,6 +89,14 @@ func (r *Recorder) add(about corev1.ObjectReference, namespace, eventType, reaso
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// unique makes a time that no event of this recorder had.
+func (r *Recorder) unique(now int64) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = max(now, r.last+1)
+	return r.last
 }
 
 // write is one event that has to reach the API server.

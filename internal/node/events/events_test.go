@@ -1,0 +1,138 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"carob/internal/core/podlife"
+)
+
+func start(t *testing.T) (*fake.Clientset, *Recorder) {
+	client := fake.NewClientset()
+	r := New(client.CoreV1(), "n1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { r.Run(ctx) })
+	t.Cleanup(func() { cancel(); run.Wait() })
+	return client, r
+}
+
+var pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u"}}
+
+func list(t *testing.T, client *fake.Clientset) []corev1.Event {
+	t.Helper()
+	events, err := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events.Items
+}
+
+func writes(client *fake.Clientset) int {
+	n := 0
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "create" || a.GetVerb() == "patch" {
+			n++
+		}
+	}
+	return n
+}
+
+// An event names its source, and the part of the pod it is about (L10.1, L10.2).
+func TestEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Started", Message: "Container started", FieldPath: "spec.containers{c}"})
+		r.Node("Normal", "Starting", "Starting kubelet.")
+		synctest.Wait()
+		events := list(t, client)
+		if len(events) != 2 {
+			t.Fatalf("%d events", len(events))
+		}
+		for _, e := range events {
+			switch e.InvolvedObject.Kind {
+			case "Pod":
+				if e.Namespace != "default" || e.InvolvedObject.UID != "u" || e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Count != 1 ||
+					e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.Reason != "Started" {
+					t.Errorf("%+v", e)
+				}
+			case "Node":
+				if e.Namespace != "default" || e.InvolvedObject.UID != "n1" {
+					t.Errorf("%+v", e)
+				}
+			}
+		}
+	})
+}
+
+// Repeats raise the count, with one write for a burst of them.
+func TestRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		same := podlife.Event{Type: "Warning", Reason: "Unhealthy", Message: "Liveness probe failed: no"}
+		r.Pod(pod, same)
+		synctest.Wait()
+		for range 8 {
+			r.Pod(pod, same)
+			synctest.Wait()
+		}
+		time.Sleep(repeatDelay)
+		synctest.Wait()
+		events := list(t, client)
+		if len(events) != 1 || events[0].Count != 9 {
+			t.Errorf("%d events, %+v", len(events), events)
+		}
+		if n := writes(client); n != 2 {
+			t.Errorf("%d writes", n)
+		}
+	})
+}
+
+// One object can't flood the API server: 25 at once, then one in five minutes (L10.1).
+func TestSpam(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		for i := range 200 {
+			r.Pod(pod, podlife.Event{Type: "Warning", Reason: fmt.Sprintf("Reason%d", i), Message: "m"})
+		}
+		synctest.Wait()
+		if n := writes(client); n != 25 {
+			t.Errorf("%d writes", n)
+		}
+	})
+}
+
+// Events outlive an outage of the API server.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		var mu sync.Mutex
+		down := true
+		client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return down, nil, errors.New("connection refused")
+		})
+		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Started", Message: "Container started"})
+		time.Sleep(20 * time.Second)
+		mu.Lock()
+		down = false
+		mu.Unlock()
+		time.Sleep(retryDelay)
+		synctest.Wait()
+		if n := len(list(t, client)); n != 1 {
+			t.Errorf("%d events", n)
+		}
+	})
+}
