@@ -92,7 +92,7 @@ func (w *world) start() {
 		LogTail:            func(string, int, int64) (string, error) { return "", nil },
 	})
 	executor := execute.New(execute.Config{
-		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, Observer: observer, Status: status, Objects: noObjects{},
+		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer, Status: status, Objects: noObjects{},
 		Client: w.api, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
 	})
 	started := time.Now()

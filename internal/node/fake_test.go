@@ -493,3 +493,6 @@ func (d *fakeDisk) ReadFile(types.UID, string, string) ([]byte, error) { return 
 func (d *fakeDisk) Ensure(*corev1.Pod) error                           { return nil }
 func (d *fakeDisk) Parent(*corev1.Pod) string                          { return "/kubepods/pod" }
 func (d *fakeDisk) Remove(_ context.Context, uid types.UID) error      { d.set(uid, false); return nil }
+
+func (d *fakeDisk) Of(*corev1.Pod) (*cri.UserNamespace, error) { return nil, nil }
+func (d *fakeDisk) Release(types.UID)                          {}

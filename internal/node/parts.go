@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -28,6 +29,7 @@ import (
 	"carob/internal/node/spec"
 	nodestatus "carob/internal/node/status"
 	"carob/internal/node/stream"
+	"carob/internal/node/userns"
 	"carob/internal/node/volume"
 )
 
@@ -126,8 +128,12 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 			}
 		},
 	})
+	ids, err := userns.Open(filepath.Join(cfg.RootDir, "pods"))
+	if err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
 	executor := execute.New(execute.Config{
-		Runtime: cfg.Runtime, Images: images, Volumes: p.volumes, Cgroups: p.cgroups, Observer: p.observer, Status: p.status,
+		Runtime: cfg.Runtime, Images: images, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
 		Objects: p.refs, Client: core, Node: node, Event: p.events.Pod,
 		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
 	})
@@ -205,7 +211,7 @@ func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
 	}
 	n := &spec.Node{
 		Name: p.cfg.Name, Hostname: m.Hostname, ClusterDomain: p.cfg.ClusterDomain, Resolver: spec.ParseResolver(resolv), HostsFile: hosts,
-		LogRoot: p.cfg.PodLogDir, SeccompRoot: p.cfg.RootDir + "/seccomp", Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: p.cgroups.V2(),
+		LogRoot: p.cfg.PodLogDir, SeccompRoot: filepath.Join(p.cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: p.cgroups.V2(),
 	}
 	for _, ip := range p.cfg.HostIPs {
 		n.HostIPs = append(n.HostIPs, ip.String())

@@ -52,6 +52,12 @@ type Cgroups interface {
 	Parent(pod *corev1.Pod) string
 }
 
+// UserNamespaces hands out ranges of ids (L3.163).
+type UserNamespaces interface {
+	Of(pod *corev1.Pod) (*cri.UserNamespace, error)
+	Release(uid types.UID)
+}
+
 // Images pulls and knows images.
 type Images interface {
 	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure)
@@ -76,6 +82,7 @@ type Config struct {
 	Images   Images
 	Volumes  Volumes
 	Cgroups  Cgroups
+	UserNS   UserNamespaces
 	Observer Observer
 	Status   Status
 	Objects  spec.Fetcher
@@ -161,13 +168,21 @@ func (e *Executor) removeVolumes(ctx context.Context, pod *corev1.Pod) *podlife.
 	if err := e.cfg.Volumes.Remove(ctx, pod.UID); err != nil {
 		return failure("", err)
 	}
-	return failure("", e.cfg.Cgroups.Remove(ctx, pod.UID))
+	if err := e.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
+		return failure("", err)
+	}
+	e.cfg.UserNS.Release(pod.UID)
+	return nil
 }
 
 // sandboxConfig describes the sandbox of the pod as it was or will be made.
 func (e *Executor) sandboxConfig(pod *corev1.Pod, attempt uint32) (*cri.PodSandboxConfig, []spec.Warning, error) {
+	ids, err := e.cfg.UserNS.Of(pod)
+	if err != nil {
+		return nil, nil, err
+	}
 	cfg, warnings, err := spec.SandboxConfig(spec.SandboxInput{
-		Pod: pod, Attempt: attempt, Node: e.cfg.Node(), CgroupParent: e.cfg.Cgroups.Parent(pod),
+		Pod: pod, Attempt: attempt, Node: e.cfg.Node(), CgroupParent: e.cfg.Cgroups.Parent(pod), UserNS: ids,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -31,7 +31,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	}
 	cfg, err := spec.Assemble(ctx, spec.ContainerInput{
 		Pod: pod, Container: c, Attempt: a.Attempt, Node: e.cfg.Node(), PodIPs: a.PodIPs, Image: image,
-		TargetID: e.target(pod, a.Container),
+		TargetID: e.target(pod, a.Container), UserNS: sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
 	}, e.cfg.Objects, e.cfg.Volumes)
 	if err != nil {
 		return failure("CreateContainerConfigError", err)

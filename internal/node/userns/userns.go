@@ -1,0 +1,127 @@
+// Package userns gives pods with spec.hostUsers=false their range of user and
+// group ids (L3.163). The executor asks before it makes a sandbox. The range of a
+// pod is kept in its directory, so that it stays the same over restarts; the
+// package must never hand out ids that another pod of this node has.
+package userns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/atomicfile"
+)
+
+const (
+	length   = 65536     // ids of one pod
+	slots    = 1<<16 - 2 // ranges that fit into 32 bits
+	fileName = "userns"  // in the pod's directory
+	mode     = fs.FileMode(0o600)
+	dirMode  = fs.FileMode(0o750)
+)
+
+// Manager hands out ranges. It is safe for concurrent use.
+type Manager struct {
+	dir string
+
+	mu   sync.Mutex
+	pods map[types.UID]uint32 // slot; the ids begin at slot*length, slot 0 is the host's
+	used map[uint32]bool
+}
+
+// record is the content of the file.
+type record struct {
+	UIDs []mapping `json:"uidMappings"`
+	GIDs []mapping `json:"gidMappings"`
+}
+
+type mapping struct {
+	Host      uint32 `json:"hostId"`
+	Container uint32 `json:"containerId"`
+	Length    uint32 `json:"length"`
+}
+
+// Open reads the ranges of the pods that have a directory below dir.
+func Open(dir string) (*Manager, error) {
+	m := &Manager{dir: dir, pods: map[types.UID]uint32{}, used: map[uint32]bool{}}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the user namespaces of pods: %w", err)
+	}
+	for _, e := range entries {
+		path := m.path(types.UID(e.Name()))
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the user namespace of a pod: %w", err)
+		}
+		var r record
+		if err := json.Unmarshal(b, &r); err != nil || len(r.UIDs) != 1 || r.UIDs[0].Host%length != 0 || r.UIDs[0].Host == 0 {
+			return nil, fmt.Errorf("read the user namespace of a pod: %s is damaged", path)
+		}
+		slot := r.UIDs[0].Host / length
+		m.pods[types.UID(e.Name())], m.used[slot] = slot, true
+	}
+	return m, nil
+}
+
+func (m *Manager) path(uid types.UID) string { return filepath.Join(m.dir, string(uid), fileName) }
+
+// Of returns the user namespace of the pod, nil when it uses the host's.
+func (m *Manager) Of(pod *corev1.Pod) (*cri.UserNamespace, error) {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+		return nil, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slot, ok := m.pods[pod.UID]
+	if !ok {
+		for slot = 1; m.used[slot]; slot++ {
+			if slot == slots {
+				return nil, errors.New("no range of user ids is left on this node")
+			}
+		}
+		if err := m.save(pod.UID, slot); err != nil {
+			return nil, err
+		}
+		m.pods[pod.UID], m.used[slot] = slot, true
+	}
+	ids := []*cri.IDMapping{{HostId: slot * length, ContainerId: 0, Length: length}}
+	return &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
+}
+
+func (m *Manager) save(uid types.UID, slot uint32) error {
+	ids := []mapping{{Host: slot * length, Length: length}}
+	b, err := json.Marshal(record{UIDs: ids, GIDs: ids})
+	if err != nil {
+		return fmt.Errorf("store the user namespace of pod %s: %w", uid, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(m.path(uid)), dirMode); err != nil {
+		return fmt.Errorf("store the user namespace of pod %s: %w", uid, err)
+	}
+	if err := atomicfile.Write(m.path(uid), b, mode); err != nil {
+		return fmt.Errorf("store the user namespace of pod %s: %w", uid, err)
+	}
+	return nil
+}
+
+// Release gives the range of a pod back, once nothing of the pod runs and its
+// directory is gone.
+func (m *Manager) Release(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slot, ok := m.pods[uid]; ok {
+		delete(m.pods, uid)
+		delete(m.used, slot)
+	}
+}
