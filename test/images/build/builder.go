@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -85,6 +86,11 @@ func (b *Builder) Build(ctx context.Context, name string) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Dir = dir
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	archive, stamp := filepath.Join(dir, name+".tar"), filepath.Join(dir, "."+name+".made-of")
 	want, err := fingerprint()
 	if err != nil {
@@ -111,6 +117,20 @@ func (b *Builder) Build(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("write image %s: %w", name, err)
 	}
 	return archive, os.WriteFile(stamp, []byte(want), 0o644)
+}
+
+// lockDir makes processes that build into one directory follow one another: a
+// package that apt is still writing looks like one that is there.
+func lockDir(dir string) (unlock func(), _ error) {
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // fingerprint stands for everything an image is made of, except for the versions

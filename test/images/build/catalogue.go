@@ -46,6 +46,8 @@ var catalogue = []image{
 		tags(documents+"/nginx", "stable-perl")), make: nginx},
 	{name: "myapp", refs: join(tags(documents+"/myapp", "v1.0"), tags("docker.io/ikubernetes/myapp", "v1")), make: myapp},
 	{name: "pod-test", refs: tags(documents+"/pod-test", "v0.1"), make: podTest},
+	{name: "mysql", refs: join(tags(documents+"/mysql", "8.0.41-debian"), tags("docker.io/library/mysql", "8.0")), make: mysql},
+	{name: "wordpress", refs: join(tags(documents+"/wordpress", "php8.1-apache"), tags("docker.io/library/wordpress", "php8.1-apache", "latest")), make: wordpress},
 	{name: "netshoot", refs: tags("docker.io/nicolaka/netshoot", "latest"), make: netshoot},
 }
 
@@ -270,4 +272,46 @@ func podTest(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer,
 func netshoot(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	c.Cmd = []string{"bash"}
 	return b.debianImage(ctx, tree{}, "curl", "iproute2", "iputils-ping", "bind9-dnsutils", "netcat-openbsd", "tcpdump", "strace", "psmisc", "less")
+}
+
+// mysql is Debian's MariaDB behind the names, variables and messages of the MySQL image.
+func mysql(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	t := tree{}
+	if err := b.addUser(ctx, t, "mysql", 999, "/var/lib/mysql"); err != nil {
+		return nil, err
+	}
+	if err := t.embed(sources, "files/mysql", ""); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"var/lib/mysql", "run/mysqld"} {
+		t.dir(d, 0o755)
+		t.own(d, 999, 999)
+	}
+	t.symlink("usr/sbin/mysqld", "mariadbd")
+	t.symlink("usr/bin/mysql", "mariadb")
+	c.Entrypoint, c.Cmd = []string{"/docker-entrypoint.sh"}, []string{"mysqld"}
+	c.ExposedPorts = map[string]struct{}{"3306/tcp": {}}
+	c.Volumes = map[string]struct{}{"/var/lib/mysql": {}}
+	return b.debianImage(ctx, t, "mariadb-server-core", "mariadb-client-core")
+}
+
+// wordpress is Debian's, served by Apache with PHP.
+func wordpress(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	t := tree{}
+	for from, to := range map[string]string{"apache.conf": "etc/wordpress/apache.conf", "wp-config.php": "usr/share/wordpress/wp-config.php"} {
+		body, err := sources.ReadFile("files/wordpress/" + from)
+		if err != nil {
+			return nil, err
+		}
+		t.file(to, 0o644, body)
+	}
+	t.text("usr/share/wordpress/.htaccess", "RewriteEngine On", "RewriteRule ^index\\.php$ - [L]",
+		"RewriteCond %{REQUEST_FILENAME} !-f", "RewriteCond %{REQUEST_FILENAME} !-d", "RewriteRule . /index.php [L]")
+	// What Debian's maintainer scripts would switch on.
+	t.text("etc/php/8.2/apache2/conf.d/20-modules.ini", "extension=mysqlnd.so", "extension=mysqli.so", "extension=ctype.so", "extension=tokenizer.so",
+		"extension=fileinfo.so", "extension=iconv.so", "extension=exif.so", "variables_order=EGPCS")
+	c.Cmd = []string{"apache2", "-D", "FOREGROUND", "-f", "/etc/wordpress/apache.conf"}
+	c.ExposedPorts = map[string]struct{}{"80/tcp": {}}
+	c.StopSignal = "SIGWINCH"
+	return b.debianImage(ctx, t, "libapache2-mod-php8.2", "php8.2-mysql", "wordpress")
 }

@@ -23,9 +23,10 @@ type debian struct {
 // unneeded are packages that only maintainer scripts need, or that Debian's
 // dependencies bring in for no use inside a container.
 var unneeded = []string{
-	"debconf", "dpkg", "gcc-12-base", "init-system-helpers", "libdb5.3", "libfile-find-rule-perl", "libgdbm-compat4", "libgdbm6",
-	"libnumber-compare-perl", "libperl5.36", "libtext-glob-perl", "lsb-base", "mysql-common", "perl", "perl-base", "perl-modules-5.36", "sensible-utils",
-	"sysvinit-utils", "tar", "ucf", "usrmerge",
+	"apache2", "apache2-data", "apache2-utils", "debconf", "default-mysql-client", "dpkg", "gcc-12-base", "init-system-helpers", "libconfig-inifiles-perl",
+	"libdav1d6", "libde265-0", "libfile-find-rule-perl", "libgav1-1", "libgd3", "libgdbm-compat4", "libgdbm6", "libheif1", "libnumber-compare-perl", "libperl5.36",
+	"librav1e0", "libsvtav1enc1", "libtext-glob-perl", "libx265-199", "lsb-base", "mariadb-client", "mysql-common", "perl", "perl-base", "perl-modules-5.36",
+	"php-gd", "php8.2-gd", "php8.2-readline", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge",
 }
 
 var instLine = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+)`)
