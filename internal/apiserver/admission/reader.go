@@ -32,7 +32,7 @@ func (r storageReader) Get(ctx context.Context, resource schema.GroupResource, n
 	if !ok {
 		return nil, apierrors.NewNotFound(resource, name)
 	}
-	ctx = genericapirequest.WithNamespace(ctx, namespace)
+	ctx = ContextFor(ctx, resource, namespace)
 	obj, err := getter.Get(ctx, name, &metav1.GetOptions{ResourceVersion: fromCache})
 	if err != nil && apierrors.IsNotFound(err) {
 		return getter.Get(ctx, name, &metav1.GetOptions{})
@@ -42,14 +42,14 @@ func (r storageReader) Get(ctx context.Context, resource schema.GroupResource, n
 
 func (r storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error) {
 	obj, missing := r.Get(ctx, resource, namespace, name)
-	if missing == nil || !apierrors.IsNotFound(missing) {
+	if missing == nil || limit <= 0 || !apierrors.IsNotFound(missing) {
 		return obj, missing
 	}
 	watcher, ok := r.storages(resource).(rest.Watcher)
 	if !ok {
 		return nil, missing
 	}
-	ctx, cancel := context.WithTimeout(genericapirequest.WithNamespace(ctx, namespace), limit)
+	ctx, cancel := context.WithTimeout(ContextFor(ctx, resource, namespace), limit)
 	defer cancel()
 	// From version 0 the watch begins with what exists, so nothing falls between the look and the watch.
 	w, err := watcher.Watch(ctx, &metainternalversion.ListOptions{
@@ -68,10 +68,20 @@ func (r storageReader) Await(ctx context.Context, resource schema.GroupResource,
 				return nil, missing
 			}
 			if e.Type == watch.Added || e.Type == watch.Modified {
-				return e.Object, nil
+				// What a watch carries is made for encoding only.
+				return r.Get(ctx, resource, namespace, name)
 			}
 		}
 	}
+}
+
+// ContextFor returns the context of a request within the request of ctx, to another resource. The storage takes the
+// namespace from it, and the name of the resource for its errors.
+func ContextFor(ctx context.Context, resource schema.GroupResource, namespace string) context.Context {
+	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+		IsResourceRequest: true, APIGroup: resource.Group, Resource: resource.Resource, Namespace: namespace,
+	})
+	return genericapirequest.WithNamespace(ctx, namespace)
 }
 
 var errStop = errors.New("stop")
@@ -81,7 +91,7 @@ func (r storageReader) List(ctx context.Context, resource schema.GroupResource, 
 	if !ok {
 		return nil
 	}
-	list, err := lister.List(genericapirequest.WithNamespace(ctx, namespace), &metainternalversion.ListOptions{ResourceVersion: fromCache})
+	list, err := lister.List(ContextFor(ctx, resource, namespace), &metainternalversion.ListOptions{ResourceVersion: fromCache})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", resource, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/storage/names"
 )
@@ -52,12 +53,16 @@ func (s serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ adm
 	return nil
 }
 
+// account returns the account a pod names; only the default one is waited for.
 func (s serviceAccount) account(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	var limit time.Duration
 	if name == defaultAccount {
 		limit = accountLimit
 	}
 	obj, err := s.reader.Await(ctx, serviceAccounts, namespace, name, limit)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccount"), name) // singular, as users know the message
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/dryrun"
@@ -238,7 +237,7 @@ func unhealthyMayGo(b *policyv1.PodDisruptionBudget) bool {
 
 // take lowers what the budget allows by one and remembers the pod in it (L1.105–L1.111).
 func (r *evictionREST) take(ctx context.Context, p *corev1.Pod, name string, dryRun bool) error {
-	ctx = genericapirequest.WithNamespace(ctx, p.Namespace)
+	ctx = admission.ContextFor(ctx, disruptionBudgets, p.Namespace)
 	for range evictionSteps {
 		b, err := r.freshBudget(ctx, name)
 		if err != nil {
