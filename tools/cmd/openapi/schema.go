@@ -130,8 +130,10 @@ func (w *schemaWriter) atom(a schema.Atom) {
 	if a.Map != nil {
 		w.WriteString("Map: &schema.Map{")
 		if len(a.Map.Fields) > 0 {
+			// The converter ranges over a map.
+			fields := slices.SortedFunc(slices.Values(a.Map.Fields), func(a, b schema.StructField) int { return strings.Compare(a.Name, b.Name) })
 			w.WriteString("Fields: []schema.StructField{\n")
-			for _, f := range a.Map.Fields {
+			for _, f := range fields {
 				fmt.Fprintf(w, "{Name: %q, Type: ", f.Name)
 				w.ref(f.Type)
 				if f.Default != nil {
