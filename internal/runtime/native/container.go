@@ -413,7 +413,7 @@ func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, r
 	}
 	id, err := p.outcome(report)
 	if err != nil {
-		return pid, id, fmt.Errorf("unable to start container process: %w", err)
+		return pid, id, fmt.Errorf("unable to start container process: error during container init: %w", err)
 	}
 	return pid, id, nil
 }

@@ -110,7 +110,9 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if _, _, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
 		x.spec, x.status = spec, report
 		var err error
-		if run, err = m.exec(ctx, x); err != nil {
+		if run, err = m.exec(ctx, x); errors.Is(err, unix.ESRCH) {
+			return 0, status.Errorf(codes.FailedPrecondition, "container %q is not running", rec.ID)
+		} else if err != nil {
 			return 0, err
 		}
 		return run.pid, nil

@@ -24,7 +24,6 @@ const (
 	msgKill
 	msgReopen
 	msgAttach
-	msgResize
 	msgList
 	msgQuit
 

@@ -115,12 +115,6 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 	case M_REOPEN:
 		r = c ? open_log(c) : -1;
 		break;
-	case M_RESIZE:
-		if (c && c->tty && c->out[0].fd >= 0) {
-			struct winsize w = {.ws_row = m->n[0], .ws_col = m->n[1]};
-			r = ioctl(c->out[0].fd, TIOCSWINSZ, &w);
-		}
-		break;
 	case M_ATTACH:
 		if (c && !c->exited) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
