@@ -254,8 +254,9 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 			w.broken(oneKey, "%s: %s", own.pod.Name, a.Key())
 		}
 	}
+	_, pull := a.(podlife.PullImage) // may follow at once when another container got the image
 	for _, f := range own.failures {
-		if f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
+		if !pull && f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
 			w.broken(retryWaits, "%s: %s failed %v ago", own.pod.Name, f.key, w.loop.now.Sub(f.at))
 		}
 	}
