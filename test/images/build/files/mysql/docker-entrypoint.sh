@@ -15,9 +15,11 @@ if [ "${1:-}" = mysqld ] && [ ! -d "$data/mysql" ]; then
 	fi
 	say "Initializing database files"
 	{
-		echo "CREATE DATABASE IF NOT EXISTS mysql; USE mysql;"
+		# One statement a line, as the bootstrap mode wants it.
+		printf '%s\n' "create database if not exists mysql;" "use mysql;" "set @auth_root_socket=NULL;" "set @skip_auth_anonymous=1;"
 		cat /usr/share/mysql/{mysql_system_tables,mysql_performance_tables,mysql_system_tables_data,fill_help_tables,maria_add_gis_sp_bootstrap}.sql
-	} | mariadbd --no-defaults --bootstrap --user=mysql --datadir="$data" --lc-messages-dir=/usr/share/mysql 2>/dev/null
+	} | mariadbd --no-defaults --bootstrap --user=mysql --datadir="$data" --lc-messages-dir=/usr/share/mysql 2> /tmp/bootstrap.log ||
+		{ cat /tmp/bootstrap.log >&2; exit 1; }
 	umask 077
 	{
 		echo "ALTER USER root@localhost IDENTIFIED BY $(quote "${MYSQL_ROOT_PASSWORD:-}");"
