@@ -263,6 +263,9 @@ func TestStartErrors(t *testing.T) {
 			if code := status.Code(err); code != codes.InvalidArgument && code != codes.NotFound {
 				t.Errorf("%s: %v", what, err)
 			}
+			if text := status.Convert(err).Message(); strings.Contains(text, "rpc error") {
+				t.Errorf("%s: %s", what, text)
+			}
 		}
 		if list, _ := w.r.ListContainers(context.Background(), &cri.ListContainersRequest{}); len(list.Containers) != 5 {
 			t.Errorf("%d containers stay", len(list.Containers))

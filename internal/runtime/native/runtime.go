@@ -258,19 +258,25 @@ func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigR
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 
-// coded gives an error its gRPC code; one that has a code keeps it.
+// coded gives an error its gRPC code. One that has a code keeps it; its text
+// then reads on without gRPC's own words in the middle.
 func coded(code codes.Code, err error) error {
 	if err == nil {
 		return nil
 	}
-	var s interface{ GRPCStatus() *status.Status }
+	text := err.Error()
+	var inner interface {
+		error
+		GRPCStatus() *status.Status
+	}
 	switch {
-	case errors.As(err, &s):
-		return status.Error(s.GRPCStatus().Code(), err.Error())
+	case errors.As(err, &inner):
+		st := inner.GRPCStatus()
+		code, text = st.Code(), strings.Replace(text, inner.Error(), st.Message(), 1)
 	case errors.Is(err, context.Canceled):
 		code = codes.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
 	}
-	return status.Error(code, err.Error())
+	return status.Error(code, text)
 }
