@@ -41,6 +41,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -128,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 			cfg.Pinned[i] = n
 		}
 	}
+	quietLibraries()
 	if err := os.MkdirAll(filepath.Join(cfg.Root, "rw"), 0o700); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
 	}
@@ -149,6 +151,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	return s, nil
 }
+
+// quietLibraries keeps containerd's libraries from writing to standard error what
+// is no error; what fails they return.
+var quietLibraries = sync.OnceFunc(func() { _ = log.SetLevel("error") })
 
 func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	ctx = inNamespace(ctx)
