@@ -1,0 +1,259 @@
+package pods
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+func pod(change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Generation: 4, Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", TerminationGracePeriodSeconds: ptr.To[int64](30), RestartPolicy: corev1.RestartPolicyAlways,
+			SecurityContext: &corev1.PodSecurityContext{}, Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBestEffort},
+	}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+// L1.3, L1.4
+func TestPrepareForCreate(t *testing.T) {
+	p := pod(func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, PodIP: "1.2.3.4"}
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a/b"}}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	})
+	strategy{}.PrepareForCreate(context.Background(), p)
+	if p.Generation != 1 {
+		t.Errorf("generation %d, want 1", p.Generation)
+	}
+	if p.Status.Phase != corev1.PodPending || p.Status.PodIP != "" || p.Status.QOSClass != corev1.PodQOSBurstable {
+		t.Errorf("status %+v, want a fresh Pending one of class Burstable", p.Status)
+	}
+	c := condition(&p.Status, corev1.PodScheduled)
+	if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "SchedulingGated" || c.Message != "Scheduling is blocked due to non-empty scheduling gates" {
+		t.Errorf("PodScheduled of a gated pod: %+v", c)
+	}
+}
+
+// L1.5
+func TestMatchLabelKeysAreMerged(t *testing.T) {
+	p := pod(func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{}, TopologyKey: "k", MatchLabelKeys: []string{"app", "missing"}, MismatchLabelKeys: []string{"app"},
+		}}}}
+	})
+	strategy{}.PrepareForCreate(context.Background(), p)
+	got := p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchExpressions
+	if len(got) != 2 || got[0].Operator != metav1.LabelSelectorOpIn || got[1].Operator != metav1.LabelSelectorOpNotIn || got[0].Values[0] != "x" {
+		t.Errorf("merged requirements %v, want In and NotIn of app=x", got)
+	}
+}
+
+// L1.60: a write to one part never changes the other, and only a change of the spec counts.
+func TestPrepareForUpdate(t *testing.T) {
+	old := pod(nil)
+	p := pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed; p.Labels["new"] = "l" })
+	strategy{}.PrepareForUpdate(context.Background(), p, old)
+	if p.Status.Phase != corev1.PodRunning || p.Generation != 4 {
+		t.Errorf("label change: phase %s generation %d, want Running and 4", p.Status.Phase, p.Generation)
+	}
+	p = pod(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "j" })
+	strategy{}.PrepareForUpdate(context.Background(), p, old)
+	if p.Generation != 5 {
+		t.Errorf("image change: generation %d, want 5", p.Generation)
+	}
+}
+
+// L1.70, L1.71
+func TestStatusUpdateKeepsTheRest(t *testing.T) {
+	now := metav1.Now()
+	old := pod(func(p *corev1.Pod) {
+		p.DeletionTimestamp = &now
+		p.OwnerReferences = []metav1.OwnerReference{{Name: "o"}}
+		p.Status.ObservedGeneration = 3
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, ObservedGeneration: 2}}
+	})
+	p := pod(func(p *corev1.Pod) {
+		p.Spec.NodeName = "other"
+		p.Status = corev1.PodStatus{Phase: corev1.PodSucceeded, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}
+	})
+	statusStrategy{}.PrepareForUpdate(context.Background(), p, old)
+	if p.Spec.NodeName != "n1" || p.DeletionTimestamp == nil || len(p.OwnerReferences) != 1 {
+		t.Errorf("spec or metadata changed through status: %+v", p)
+	}
+	s := p.Status
+	if s.QOSClass != corev1.PodQOSBestEffort || s.ObservedGeneration != 3 || s.Conditions[0].ObservedGeneration != 2 {
+		t.Errorf("omitted fields were not kept: %+v", s)
+	}
+	if len(s.PodIPs) != 1 || s.PodIPs[0].IP != "10.0.0.1" {
+		t.Errorf("podIPs %v, want the one of podIP", s.PodIPs)
+	}
+}
+
+// L1.90
+func TestGracePeriod(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.Pod)
+		asked  *int64
+		want   int64
+	}{
+		{"from the spec", nil, nil, 30},
+		{"from the options", nil, ptr.To[int64](5), 5},
+		{"zero", nil, ptr.To[int64](0), 0},
+		{"negative", nil, ptr.To[int64](-7), 1},
+		{"nothing set", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }, nil, 0},
+		{"unscheduled", func(p *corev1.Pod) { p.Spec.NodeName = "" }, ptr.To[int64](5), 0},
+		{"succeeded", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, nil, 0},
+		{"failed", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, nil, 0},
+	} {
+		o := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
+		if !(strategy{}).CheckGracefulDelete(context.Background(), pod(c.change), o) || *o.GracePeriodSeconds != c.want {
+			t.Errorf("%s: %v, want %d", c.name, o.GracePeriodSeconds, c.want)
+		}
+	}
+}
+
+// L1.80, L1.81
+func TestBind(t *testing.T) {
+	b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "won"}, Annotations: map[string]string{"a": "b"}}, Target: corev1.ObjectReference{Name: "n2"}}
+	p := pod(func(p *corev1.Pod) { p.Spec.NodeName = ""; p.Status.NominatedNodeName = "n3" })
+	if err := bind(p, b); err != nil {
+		t.Fatal(err)
+	}
+	if p.Spec.NodeName != "n2" || p.Status.NominatedNodeName != "" || p.Labels["app"] != "won" || p.Annotations["a"] != "b" || p.Generation != 4 || !conditionTrue(p, corev1.PodScheduled) {
+		t.Errorf("bound pod: %+v", p)
+	}
+	now := metav1.Now()
+	for want, change := range map[string]func(*corev1.Pod){
+		`pod p is already assigned to node "n1"`:               nil,
+		"pod p is being deleted, cannot be assigned to a host": func(p *corev1.Pod) { p.Spec.NodeName = ""; p.DeletionTimestamp = &now },
+		"pod p has non-empty .spec.schedulingGates": func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+		},
+	} {
+		if err := bind(pod(change), b); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
+
+// L1.74
+func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
+	then := metav1.NewTime(time.Unix(1000, 0))
+	s := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: then}}}
+	setCondition(&s, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "r"})
+	if !s.Conditions[0].LastTransitionTime.Equal(&then) || s.Conditions[0].Reason != "r" {
+		t.Errorf("same status: %+v", s.Conditions[0])
+	}
+	setCondition(&s, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
+	if s.Conditions[0].LastTransitionTime.Equal(&then) {
+		t.Error("another status kept the old transition time")
+	}
+}
+
+// L1.106–L1.110
+func TestMayTake(t *testing.T) {
+	many := map[string]metav1.Time{}
+	for i := range maxDisrupted + 1 {
+		many[string(rune('a'+i%26))+strings.Repeat("x", i)] = metav1.Time{}
+	}
+	for _, c := range []struct {
+		status     policyv1.PodDisruptionBudgetStatus
+		code       int32
+		retryAfter int32
+		cause      string
+	}{
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1}, 429, 10, "The disruption budget b is still being processed by the server."},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, 403, 0, "The disruption budget b does not allow evicting pods currently: pdb disruptions allowed is negative"},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 1, DisruptedPods: many}, 403, 0, "The disruption budget b does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller"},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, DesiredHealthy: 2, CurrentHealthy: 1}, 429, 0, "The disruption budget b needs 2 healthy pods and has 1 currently"},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, CurrentHealthy: 1, Conditions: []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason, Message: "m"}}}, 429, 0, "The disruption budget b does not allow evicting pods currently because it failed sync: m"},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, CurrentHealthy: 1, Conditions: []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: "R", Message: "m"}}}, 429, 0, "The disruption budget b does not allow evicting pods currently (R): m"},
+		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, CurrentHealthy: 1}, 429, 0, "The disruption budget b does not allow evicting pods currently"},
+	} {
+		err := mayTake(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: c.status})
+		status, ok := err.(*apierrors.StatusError)
+		if !ok {
+			t.Errorf("%s: no error", c.cause)
+			continue
+		}
+		s := status.ErrStatus
+		if s.Code != c.code || s.Details.RetryAfterSeconds != c.retryAfter || len(s.Details.Causes) != 1 || s.Details.Causes[0].Message != c.cause {
+			t.Errorf("got %d, retry %d, %v; want %d, %d, %s", s.Code, s.Details.RetryAfterSeconds, s.Details.Causes, c.code, c.retryAfter, c.cause)
+		}
+	}
+	if err := mayTake(&policyv1.PodDisruptionBudget{Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}}); err != nil {
+		t.Errorf("a budget that allows one: %v", err)
+	}
+}
+
+// L1.130
+func TestContainerOf(t *testing.T) {
+	two := pod(func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+		p.Spec.Containers = []corev1.Container{{Name: "a"}, {Name: "b"}}
+		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}
+	})
+	for _, c := range []struct {
+		pod             *corev1.Pod
+		asked, want, er string
+	}{
+		{pod(nil), "", "c", ""},
+		{two, "e", "e", ""},
+		{two, "", "", "a container name must be specified for pod p, choose one of: [i a b e]"},
+		{two, "z", "", "container z is not valid for pod p"},
+	} {
+		got, err := containerOf(c.pod, c.asked)
+		if got != c.want || (err == nil) != (c.er == "") || err != nil && err.Error() != c.er {
+			t.Errorf("%q: %q, %v; want %q, %s", c.asked, got, err, c.want, c.er)
+		}
+	}
+}
+
+// L1.2: exactly these fields can be selected, and each is an attribute.
+func TestFieldSelectors(t *testing.T) {
+	_, set, err := attributes(pod(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"metadata.name", "metadata.namespace", "spec.hostNetwork", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.nominatedNodeName", "status.phase", "status.podIP"}
+	var got []string
+	for name := range set {
+		if _, _, err := fieldLabel(name, ""); err != nil {
+			t.Error(err)
+		}
+		got = append(got, name)
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("fields %v, want %v", got, want)
+	}
+	if _, _, err := fieldLabel("spec.foo", ""); err == nil || err.Error() != "field label not supported: spec.foo" {
+		t.Errorf("unknown field: %v", err)
+	}
+}
+
+// A forged status must not lead the proxy to this host's own services.
+func TestProxyable(t *testing.T) {
+	for ip, want := range map[string]bool{"10.1.2.3": true, "fd00::1": true, "127.0.0.1": false, "::1": false, "169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false, "x": false, "::ffff:127.0.0.1": false} {
+		if got := proxyable(ip) == nil; got != want {
+			t.Errorf("%s: %v, want %v", ip, got, want)
+		}
+	}
+}
