@@ -163,8 +163,12 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			}
 		}
 	}
-	if _, err := r.planOf(ctx, c); err != nil {
+	pl, err := r.planOf(ctx, c)
+	if err != nil {
 		return err
+	}
+	if _, err := pl.program(); err != nil { // what can't be started is not created
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if c.rec.LogPath != "" {
 		if err := os.MkdirAll(filepath.Dir(c.rec.LogPath), 0o755); err != nil {

@@ -33,6 +33,11 @@ func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
 		if m.RecursiveReadOnly && !m.Readonly {
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs readonly", m.HostPath)
 		}
+		for _, o := range m.MountOptions {
+			if _, ok := volumeOptions[o]; !ok {
+				return nil, fmt.Errorf("mount of %q: option %q is not supported", m.HostPath, o)
+			}
+		}
 		if _, ok := pl.images[m.ContainerPath]; !ok {
 			v.slot = p.tree(m.HostPath, true)
 		}
@@ -60,7 +65,7 @@ func (pl *containerPlan) openImages(p *program, volumes []volume) error {
 }
 
 var volumeOptions = map[string]uint64{
-	"ro": unix.MOUNT_ATTR_RDONLY, "noexec": unix.MOUNT_ATTR_NOEXEC, "nosuid": unix.MOUNT_ATTR_NOSUID,
+	"rw": 0, "ro": unix.MOUNT_ATTR_RDONLY, "noexec": unix.MOUNT_ATTR_NOEXEC, "nosuid": unix.MOUNT_ATTR_NOSUID,
 	"nodev": unix.MOUNT_ATTR_NODEV, "noatime": unix.MOUNT_ATTR_NOATIME,
 }
 

@@ -234,7 +234,7 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 			Name:     "",
 			Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true},
 		}},
-		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{"config": fmt.Sprintf(`{"rootDir":%q,"stateDir":%q,"cgroupRoot":%q,"cgroupVersion":%d}`,

@@ -7,6 +7,7 @@
 // without a report of a failure, the user's process runs.
 #define _GNU_SOURCE
 #include "common.h"
+#include "users.h"
 
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -52,11 +53,7 @@ static struct {
 	int slot[256];
 	uid_t owner; // of what we make in the root
 	gid_t owner_group;
-	uid_t uid;
-	gid_t gid;
-	gid_t groups[1024];
-	uint32_t ngroups;
-	char home[256];
+	struct user user;
 	char path[4096]; // what OP_LOOKUP found
 	char **argv, **envp;
 } S;
@@ -240,139 +237,19 @@ static int op_readonly(const char *path)
 	return r;
 }
 
-// ---- users
+// ---- credentials
 
-struct file {
-	char *p, *end;
-};
-
-// A regular file of the image; anything else counts as missing.
-static struct file slurp(const char *path)
-{
-	struct file f = {0, 0};
-	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
-		size_t size = st.st_size > (4 << 20) ? 4 << 20 : st.st_size;
-		char *p = malloc(size + 1);
-		ssize_t k = 0, got = 0;
-		while (p && got < (ssize_t)size && (k = read(fd, p + got, size - got)) > 0)
-			got += k;
-		if (p) {
-			p[got] = 0;
-			f.p = p;
-			f.end = p + got;
-		}
-	}
-	if (fd >= 0)
-		close(fd);
-	return f;
-}
-
-// next splits off one line into at most max fields; returns their number, -1 at the end
-static int next(struct file *f, char **field, int max)
-{
-	if (!f->p || f->p >= f->end)
-		return -1;
-	char *nl = memchr(f->p, '\n', f->end - f->p), *s = f->p;
-	if (nl)
-		*nl = 0;
-	f->p = nl ? nl + 1 : f->end;
-	int n = 0;
-	while (n < max) {
-		field[n++] = s;
-		char *c = strchr(s, ':');
-		if (!c || n == max)
-			break;
-		*c = 0;
-		s = c + 1;
-	}
-	return n;
-}
-
-static int number(const char *s, uint32_t *v)
-{
-	uint64_t x = 0;
-	if (!*s)
-		return 0;
-	for (; *s; s++) {
-		if (*s < '0' || *s > '9' || (x = x * 10 + (*s - '0')) > 0x7fffffff)
-			return 0;
-	}
-	*v = x;
-	return 1;
-}
-
-static void add_group(gid_t g)
-{
-	for (uint32_t i = 0; i < S.ngroups; i++)
-		if (S.groups[i] == g)
-			return;
-	if (S.ngroups < sizeof S.groups / sizeof *S.groups)
-		S.groups[S.ngroups++] = g;
-}
-
-// user[:group], names or numbers, against the image's own passwd and group.
-// extra groups come first in the list, then those of the image unless strict.
 static int op_user(const char *spec, const uint32_t *extra, uint32_t nextra, int64_t gid, int strict)
 {
-	char user[256] = "", *group = NULL, name[256] = "", *f[8];
-	uint32_t v;
-	if (strlen(spec) >= sizeof user)
-		return errno = ENAMETOOLONG, -1;
-	strcpy(user, spec);
-	if ((group = strchr(user, ':')))
-		*group++ = 0;
-	int numeric = number(*user ? user : "0", &v), found = 0;
-	S.uid = numeric ? v : 0;
-	S.gid = 0;
-	struct file pw = slurp("/etc/passwd");
-	for (int n; (n = next(&pw, f, 7)) >= 0;) {
-		uint32_t u, g;
-		if (n < 4 || !number(f[2], &u) || !number(f[3], &g) || (numeric ? u != S.uid : strcmp(f[0], user)))
-			continue;
-		S.uid = u;
-		S.gid = g;
-		found = 1;
-		if (strlen(f[0]) < sizeof name)
-			strcpy(name, f[0]);
-		if (n > 5 && strlen(f[5]) < sizeof S.home)
-			strcpy(S.home, f[5]);
-		break;
-	}
-	if (!found && !numeric)
-		die(ENOENT, 1, user);
-	for (uint32_t i = 0; i < nextra; i++)
-		add_group(extra[i]);
-	int gfound = !group || !*group;
-	if (!gfound && number(group, &v))
-		S.gid = v, gfound = 1;
-	if (gid >= 0)
-		S.gid = gid, gfound = 1;
-	if (!strict || !gfound) {
-		struct file gr = slurp("/etc/group");
-		for (int n; (n = next(&gr, f, 4)) >= 0;) {
-			uint32_t g;
-			if (n < 3 || !number(f[2], &g))
-				continue;
-			if (!gfound && !strcmp(f[0], group))
-				S.gid = g, gfound = 1;
-			if (n < 4 || strict || !*name)
-				continue;
-			for (char *m = f[3], *e; m; m = e ? e + 1 : NULL) {
-				if ((e = strchr(m, ',')))
-					*e = 0;
-				if (!strcmp(m, name))
-					add_group(g);
-			}
-		}
-	}
-	if (!gfound)
-		die(ENOENT, 2, group);
-	add_group(S.gid); // CRI: the primary group is among the supplementary ones
-	uint32_t out[3 + 1024] = {S.uid, S.gid, S.ngroups};
-	memcpy(out + 3, S.groups, S.ngroups * 4);
-	report('U', 0, 0, out, (3 + S.ngroups) * 4);
+	const char *missing;
+	int r = resolve_user(&S.user, spec, extra, nextra, gid, strict, &missing);
+	if (r > 0)
+		die(ENOENT, r, missing);
+	if (r < 0)
+		return -1;
+	uint32_t out[3 + 1024] = {S.user.uid, S.user.gid, S.user.ngroups};
+	memcpy(out + 3, S.user.groups, S.user.ngroups * 4);
+	report('U', 0, 0, out, (3 + S.user.ngroups) * 4);
 	return 0;
 }
 
@@ -380,7 +257,7 @@ static int op_creds(uint64_t bounding, uint64_t caps, uint64_t inheritable, uint
 {
 	struct stat st;
 	for (int i = 0; i < 3; i++) // so that the user can open /dev/stdout again
-		if (S.uid && fstat(i, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && fchown(i, S.uid, S.gid) < 0 &&
+		if (S.user.uid && fstat(i, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && fchown(i, S.user.uid, S.user.gid) < 0 &&
 		    errno != EPERM && errno != EINVAL && errno != EROFS)
 			return -1;
 	for (int i = 0; i < 64; i++)
@@ -389,8 +266,8 @@ static int op_creds(uint64_t bounding, uint64_t caps, uint64_t inheritable, uint
 				break; // the kernel knows no higher one
 			return -1;
 		}
-	if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups(S.ngroups, S.groups) < 0 || setresgid(S.gid, S.gid, S.gid) < 0 ||
-	    setresuid(S.uid, S.uid, S.uid) < 0 || prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0)
+	if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups(S.user.ngroups, S.user.groups) < 0 || setresgid(S.user.gid, S.user.gid, S.user.gid) < 0 ||
+	    setresuid(S.user.uid, S.user.uid, S.user.uid) < 0 || prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0)
 		return -1;
 	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct d[2], now[2];
@@ -424,7 +301,7 @@ static int op_tty(unsigned rows, unsigned cols, int console)
 	struct winsize w = {.ws_row = rows, .ws_col = cols};
 	if (rows && cols)
 		ioctl(m, TIOCSWINSZ, &w);
-	if (fchown(s, S.uid, -1) < 0 && errno != EPERM && errno != EINVAL)
+	if (fchown(s, S.user.uid, -1) < 0 && errno != EPERM && errno != EINVAL)
 		return -1;
 	if (console) {
 		char b[40];
@@ -624,7 +501,7 @@ static int run(struct record *o)
 		return r;
 	}
 	case OP_USER:
-		return op_user(s[0], (uint32_t *)memcpy(malloc(o->len[1] + 4), s[1], o->len[1]), o->len[1] / 4, n[0], n[1]);
+		return op_user(s[0], memcpy(malloc(o->len[1] + 4), s[1], o->len[1]), o->len[1] / 4, n[0], n[1]);
 	case OP_CREDS:
 		return op_creds(n[0], n[1], n[2], n[3]);
 	case OP_NO_NEW_PRIVS:
@@ -650,12 +527,12 @@ static int run(struct record *o)
 		S.argv = list(s[0], o->len[0]);
 		S.envp = list(s[1], o->len[1]);
 		if (!env("HOME")) {
-			char *h = malloc(sizeof S.home + 8);
+			char *h = malloc(sizeof S.user.home + 8);
 			char **e = S.envp;
 			while (*e)
 				e++;
 			strcpy(h, "HOME=");
-			strcat(h, *S.home ? S.home : "/");
+			strcat(h, *S.user.home ? S.user.home : "/");
 			*e = h;
 		}
 		op_lookup();
