@@ -364,6 +364,17 @@ func testHostPort(t *testing.T, h Harness) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
+	local := pod("local")
+	local.Ports = []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: freePort(t), HostIP: netip.MustParseAddr("127.0.0.1")}}
+	serve(t, attach(t, h.Network, local).NetNS, ":80", "local")
+	if got, err := askHost(netip.MustParseAddr("127.0.0.1"), local.Ports[0].HostPort); got != "local" || err != nil {
+		t.Errorf("host port of one address: %q, %v", got, err)
+	}
+	if got, err := askHost(hostIP, local.Ports[0].HostPort); err == nil {
+		t.Errorf("host port of the loopback address answers %q on %s", got, hostIP)
+	}
+	testUDPHostPort(t, h, hostIP)
+
 	second := pod("second")
 	second.Ports = p.Ports
 	if _, err := h.Network.Attach(t.Context(), second); err == nil {
@@ -374,6 +385,37 @@ func testHostPort(t *testing.T, h Harness) {
 		t.Errorf("after detach the host port answers %q", got)
 	}
 	attach(t, h.Network, second)
+}
+
+// A client that never stops sending must reach the pod that has the port now.
+func testUDPHostPort(t *testing.T, h Harness, hostIP netip.Addr) {
+	port := freePort(t)
+	client, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, name := range []string{"first", "next"} {
+		p := pod(name)
+		p.Ports = []network.PortMapping{{Protocol: "UDP", ContainerPort: 5353, HostPort: port}}
+		at := attach(t, h.Network, p)
+		var server *net.UDPConn
+		if err := Inside(at.NetNS, func() (err error) { server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353}); return err }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.WriteToUDPAddrPort([]byte(name), netip.AddrPortFrom(hostIP, port)); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16)
+		if n, _, err := server.ReadFromUDPAddrPort(buf); err != nil || string(buf[:n]) != name {
+			t.Errorf("UDP host port, %s pod: %q, %v", name, buf[:n], err)
+		}
+		server.Close()
+		detach(t, h.Network, p)
+	}
 }
 
 // hostAddress is an address of the host that isn't its loopback's.

@@ -1,0 +1,145 @@
+package remote
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/errkind"
+)
+
+// service records the time limit of the last call.
+type service struct {
+	cri.UnimplementedRuntimeServiceServer
+	limits chan time.Duration
+}
+
+func (s *service) note(ctx context.Context) {
+	limit := time.Duration(0)
+	if d, ok := ctx.Deadline(); ok {
+		limit = time.Until(d).Round(10 * time.Second)
+	}
+	s.limits <- limit
+}
+
+func (s *service) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
+	return &cri.VersionResponse{RuntimeApiVersion: "v1"}, nil
+}
+
+func (s *service) RunPodSandbox(ctx context.Context, _ *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+	s.note(ctx)
+	return &cri.RunPodSandboxResponse{}, nil
+}
+
+func (s *service) StopContainer(ctx context.Context, _ *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+	s.note(ctx)
+	return &cri.StopContainerResponse{}, nil
+}
+
+func (s *service) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
+	s.note(ctx)
+	return &cri.ExecSyncResponse{}, nil
+}
+
+func (s *service) ListContainers(ctx context.Context, _ *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+	s.note(ctx)
+	return &cri.ListContainersResponse{}, nil
+}
+
+func serve(t *testing.T, path string, s *service) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	cri.RegisterRuntimeServiceServer(g, s)
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	return g.Stop
+}
+
+// L0.46
+func TestTimeLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s := &service{limits: make(chan time.Duration, 1)}
+	serve(t, path, s)
+	r, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for name, c := range map[string]struct {
+		want time.Duration
+		call func(context.Context) error
+	}{
+		"ListContainers": {2 * time.Minute, func(ctx context.Context) error {
+			_, err := r.ListContainers(ctx, &cri.ListContainersRequest{})
+			return err
+		}},
+		"RunPodSandbox": {4 * time.Minute, func(ctx context.Context) error {
+			_, err := r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{})
+			return err
+		}},
+		"StopContainer": {10 * time.Minute, func(ctx context.Context) error {
+			_, err := r.StopContainer(ctx, &cri.StopContainerRequest{Timeout: 480})
+			return err
+		}},
+		"ExecSync": {3 * time.Minute, func(ctx context.Context) error {
+			_, err := r.ExecSync(ctx, &cri.ExecSyncRequest{Timeout: 60})
+			return err
+		}},
+		"ExecSync without": {0, func(ctx context.Context) error {
+			_, err := r.ExecSync(ctx, &cri.ExecSyncRequest{})
+			return err
+		}},
+	} {
+		if err := c.call(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-s.limits; got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestDial(t *testing.T) {
+	for endpoint, want := range map[string]errkind.Kind{
+		"tcp://127.0.0.1:1": errkind.Invalid, "relative.sock": errkind.Invalid, "": errkind.Invalid,
+		"unix://" + filepath.Join(t.TempDir(), "nobody"): errkind.Unavailable,
+	} {
+		if r, err := Dial(t.Context(), endpoint); errkind.Of(err) != want {
+			t.Errorf("%q: %v, %v, want kind %v", endpoint, r, err, want)
+		}
+	}
+}
+
+// A runtime that is restarted is found again without a new Dial.
+func TestReconnects(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s := &service{limits: make(chan time.Duration, 8)}
+	stop := serve(t, path, s)
+	r, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	stop()
+	if _, err := r.ListContainers(t.Context(), &cri.ListContainersRequest{}); status.Code(err) != codes.Unavailable {
+		t.Fatalf("without a server: %v", err)
+	}
+	serve(t, path, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = r.runtime.Version(ctx, &cri.VersionRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Error(err)
+	}
+}
