@@ -1,0 +1,247 @@
+package pods
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/utils/ptr"
+
+	"carob/internal/apiserver/admission"
+	"carob/internal/apiserver/defaults"
+	"carob/internal/apiserver/scheme"
+	"carob/internal/apiserver/storage"
+)
+
+// open makes the pod storages on an etcd of their own.
+func open(t *testing.T) (context.Context, *Storage) {
+	t.Helper()
+	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
+	set, err := scheme.New(defaults.Register)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := storage.Open(ctx, storage.Config{Dir: t.TempDir(), NoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Close)
+	options := storage.NewOptions(engine, set)
+	t.Cleanup(options.Close)
+	none := func(schema.GroupResource) rest.Storage { return nil }
+	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none), Storages: none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Pods.Destroy)
+	return ctx, s
+}
+
+func create(t *testing.T, ctx context.Context, s *Storage, change func(*corev1.Pod)) *corev1.Pod {
+	t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if change != nil {
+		change(p)
+	}
+	defaults.Pod(p)
+	obj, err := s.Pods.Create(ctx, p, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj.(*corev1.Pod)
+}
+
+func remove(t *testing.T, ctx context.Context, s *Storage, o *metav1.DeleteOptions) (*corev1.Pod, bool, error) {
+	t.Helper()
+	obj, gone, err := s.Pods.Delete(ctx, "p", rest.ValidateAllObjectFunc, o)
+	p, _ := obj.(*corev1.Pod)
+	return p, gone, err
+}
+
+func stored(ctx context.Context, s *Storage) (*corev1.Pod, error) {
+	obj, err := s.Pods.Get(ctx, "p", &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*corev1.Pod), nil
+}
+
+// L1.91, L1.93: a deletion waits; a second one can only shorten it, and counts no generation.
+func TestGracefulDeletion(t *testing.T) {
+	ctx, s := open(t)
+	create(t, ctx, s, nil)
+	p, gone, err := remove(t, ctx, s, &metav1.DeleteOptions{})
+	if err != nil || gone || p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 30 || p.Generation != 2 {
+		t.Fatalf("first delete: gone %v, %v, %+v", gone, err, p)
+	}
+	first := p.DeletionTimestamp.Time
+	if p, _, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](60)}); err != nil || *p.DeletionGracePeriodSeconds != 30 {
+		t.Fatalf("a longer period: %v, %+v", err, p)
+	}
+	if _, _, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](20)}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = stored(ctx, s); err != nil || *p.DeletionGracePeriodSeconds != 20 || p.Generation != 2 || first.Sub(p.DeletionTimestamp.Time).Seconds() != 10 {
+		t.Fatalf("a shorter period: %v, grace %d, generation %d, %v earlier", err, *p.DeletionGracePeriodSeconds, p.Generation, first.Sub(p.DeletionTimestamp.Time))
+	}
+	if _, gone, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil || !gone {
+		t.Fatalf("forced: gone %v, %v", gone, err)
+	}
+	if _, err := stored(ctx, s); !apierrors.IsNotFound(err) {
+		t.Fatalf("after the forced delete: %v", err)
+	}
+}
+
+// L1.96
+func TestUnscheduledPodGoesAtOnce(t *testing.T) {
+	ctx, s := open(t)
+	create(t, ctx, s, func(p *corev1.Pod) { p.Spec.NodeName = "" })
+	if _, gone, err := remove(t, ctx, s, &metav1.DeleteOptions{}); err != nil || !gone {
+		t.Fatalf("gone %v, %v", gone, err)
+	}
+}
+
+// L1.92, L1.95: finalizers hold a pod until an update empties them after the grace-0 delete.
+func TestFinalizersHoldThePod(t *testing.T) {
+	ctx, s := open(t)
+	create(t, ctx, s, func(p *corev1.Pod) { p.Finalizers = []string{"ex.com/hold"} })
+	if _, gone, err := remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil || gone {
+		t.Fatalf("gone %v, %v", gone, err)
+	}
+	p, err := stored(ctx, s)
+	if err != nil || p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 0 {
+		t.Fatalf("held pod: %v, %+v", err, p)
+	}
+	p.Finalizers = nil
+	if _, _, err := s.Pods.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stored(ctx, s); !apierrors.IsNotFound(err) {
+		t.Fatalf("after the last finalizer: %v", err)
+	}
+}
+
+// L1.94
+func TestDeletePreconditions(t *testing.T) {
+	ctx, s := open(t)
+	create(t, ctx, s, nil)
+	other := types.UID("other")
+	_, _, err := remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the UID in the precondition (other) does not match the UID in record") {
+		t.Fatalf("another UID: %v", err)
+	}
+	_, _, err = remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To("1")}})
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record") {
+		t.Fatalf("another version: %v", err)
+	}
+}
+
+// L1.81: the second binding conflicts; the uid of a Binding is a precondition.
+func TestBindingConflicts(t *testing.T) {
+	ctx, s := open(t)
+	create(t, ctx, s, func(p *corev1.Pod) { p.Spec.NodeName = "" })
+	bind := s.Resources["pods/binding"].(rest.NamedCreater)
+	send := func(uid types.UID) error {
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: uid}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+		_, err := bind.Create(ctx, "p", b, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+		return err
+	}
+	if err := send("other"); !apierrors.IsConflict(err) {
+		t.Fatalf("binding of another pod of that name: %v", err)
+	}
+	if err := send(""); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(""); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `pods/binding "p": pod p is already assigned to node "n1"`) {
+		t.Fatalf("second binding: %v", err)
+	}
+	if p, err := stored(ctx, s); err != nil || p.Spec.NodeName != "n1" || p.Generation != 1 {
+		t.Fatalf("bound pod: %v, %+v", err, p)
+	}
+}
+
+// L1.100, L1.101
+func TestEvictionMarksAndDeletes(t *testing.T) {
+	ctx, s := open(t)
+	p := create(t, ctx, s, nil)
+	p.Status.Phase = corev1.PodRunning
+	status := s.Resources["pods/status"].(rest.Updater)
+	if _, _, err := status.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	evict := s.Resources["pods/eviction"].(rest.NamedCreater)
+	out, err := evict.Create(ctx, "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if err != nil || out.(*metav1.Status).Status != metav1.StatusSuccess {
+		t.Fatalf("%v, %v", out, err)
+	}
+	p, err = stored(ctx, s)
+	if err != nil || p.DeletionTimestamp == nil || p.Generation != 2 {
+		t.Fatalf("evicted pod: %v, %+v", err, p)
+	}
+	if c := condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
+		t.Fatalf("condition %+v", c)
+	}
+}
+
+// L1.102–L1.110: a budget gives one eviction and refuses the next.
+func TestEvictionTakesFromTheBudget(t *testing.T) {
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"},
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1}}
+	budgets := &budgetStore{budget: b}
+	r := &evictionREST{storages: func(schema.GroupResource) rest.Storage { return budgets }, pause: func(context.Context) error { return nil }}
+	p := pod(nil)
+	if err := r.take(t.Context(), p, "b", true); err != nil || budgets.writes != 0 {
+		t.Fatalf("dry run: %v, %d writes", err, budgets.writes)
+	}
+	budgets.conflicts = 2
+	if err := r.take(t.Context(), p, "b", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := budgets.budget.Status.DisruptedPods["p"]; !ok || budgets.budget.Status.DisruptionsAllowed != 0 {
+		t.Fatalf("budget after an eviction: %+v", budgets.budget.Status)
+	}
+	budgets.budget.Status.CurrentHealthy = 1
+	if err := r.take(t.Context(), p, "b", false); !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("second eviction: %v", err)
+	}
+	budgets.budget.Status.DisruptionsAllowed, budgets.conflicts = 1, evictionSteps
+	if err := r.take(t.Context(), p, "b", false); !apierrors.IsTimeout(err) {
+		t.Fatalf("conflicts without end: %v", err)
+	}
+}
+
+// budgetStore keeps one budget, and refuses the next writes with a conflict.
+type budgetStore struct {
+	budget            *policyv1.PodDisruptionBudget
+	conflicts, writes int
+}
+
+func (*budgetStore) New() runtime.Object { return &policyv1.PodDisruptionBudget{} }
+func (*budgetStore) Destroy()            {}
+func (s *budgetStore) Get(context.Context, string, *metav1.GetOptions) (runtime.Object, error) {
+	return s.budget, nil
+}
+
+func (s *budgetStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	if s.conflicts > 0 {
+		s.conflicts--
+		return nil, false, apierrors.NewConflict(disruptionBudgets, name, nil)
+	}
+	obj, err := info.UpdatedObject(ctx, s.budget)
+	if err != nil {
+		return nil, false, err
+	}
+	s.budget = obj.(*policyv1.PodDisruptionBudget)
+	s.writes++
+	return obj, false, nil
+}
