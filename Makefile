@@ -56,6 +56,10 @@ unit: native ## unit tests only
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e/...
 
+bench: build images ## measure the whole against containerd + runc in one run, print one table
+	@hack/deps containerd runc /usr/lib/cni/bridge
+	$(GO) run ./test/bench -carob $(BIN)/carob -images $(CACHE)/images
+
 clean: ## remove what was built (never a data directory)
 	rm -rf $(BIN) $(CACHE) dist
 	@$(MAKE) --no-print-directory -C $(NATIVE) clean

@@ -31,7 +31,6 @@ type row struct {
 
 var rows = []row{
 	{"boot_ready", "boot → API ready", "ms", "≤ 250", true},
-	{"boot_node", "boot → node Ready", "ms", "", true},
 	{"boot_pod", "boot → first pod Running", "ms", "≤ 600", true},
 	{"running_p50", "create → Running, one by one, p50", "ms", "≤ 40", true},
 	{"running_p99", "create → Running, one by one, p99", "ms", "", true},

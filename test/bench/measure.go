@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -88,9 +89,12 @@ func measure(ctx context.Context, o options, runtime string) (res result, err er
 	if err := b.boot(ctx, args); err != nil {
 		return result{}, err
 	}
-	for _, step := range []func(context.Context) error{b.idleUse, b.serial, b.burstRun, b.perPod} {
-		if err := step(ctx); err != nil {
-			return result{}, err
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) error
+	}{{"idle", b.idleUse}, {"one by one", b.serial}, {"burst", b.burstRun}, {"memory per pod", b.perPod}} {
+		if err := step.run(ctx); err != nil {
+			return result{}, fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
 	if daemon != nil {
@@ -207,9 +211,28 @@ func (b *bench) runOne(ctx context.Context, name string, start time.Time) (times
 	return t, err
 }
 
-func (b *bench) watch(ctx context.Context) (watch.Interface, error) {
-	return b.c.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+// watcher sees every version of every pod from its start on.
+type watcher struct {
+	c       kubernetes.Interface
+	version string // of the newest object seen
+	w       watch.Interface
 }
+
+func (b *bench) watch(ctx context.Context) (*watcher, error) {
+	list, err := b.c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{c: b.c, version: list.ResourceVersion}
+	return w, w.open(ctx)
+}
+
+func (w *watcher) open(ctx context.Context) (err error) {
+	w.w, err = w.c.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: w.version})
+	return err
+}
+
+func (w *watcher) Stop() { w.w.Stop() }
 
 func ready(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
@@ -221,16 +244,27 @@ func ready(p *corev1.Pod) bool {
 }
 
 // follow calls see for each version of each pod until it says done.
-func follow(ctx context.Context, w watch.Interface, see func(*corev1.Pod, watch.EventType) bool) error {
+//
+// An API server ends a watch whose client falls behind, as upstream's does; the
+// next one goes on where it ended.
+func follow(ctx context.Context, w *watcher, see func(*corev1.Pod, watch.EventType) bool) error {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	for {
 		select {
-		case ev, ok := <-w.ResultChan():
+		case ev, ok := <-w.w.ResultChan():
 			if !ok {
-				return errors.New("the watch broke off")
+				if err := w.open(ctx); err != nil {
+					return fmt.Errorf("watch again: %w", err)
+				}
+				continue
 			}
-			if p, isPod := ev.Object.(*corev1.Pod); isPod && see(p, ev.Type) {
+			p, isPod := ev.Object.(*corev1.Pod)
+			if !isPod {
+				return fmt.Errorf("watch: %w", apierrors.FromObject(ev.Object))
+			}
+			w.version = p.ResourceVersion
+			if see(p, ev.Type) {
 				return nil
 			}
 		case <-timeout.C:
