@@ -103,7 +103,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		},
 	})
 	images := image.New(image.Config{
-		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls,
+		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls, Pulled: func() { p.reporter.ImagesChanged() },
 		Event: func(pod *corev1.Pod, eventType, reason, message string) {
 			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
 		},

@@ -40,6 +40,8 @@ type Config struct {
 	MaxPulls int
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
+	// Pulled is told after each pull that brought an image; nil: nobody cares.
+	Pulled func()
 }
 
 // Manager answers what images there are and pulls others. It is safe for concurrent use.
@@ -218,6 +220,9 @@ func (m *Manager) run(ctx context.Context, p *pull, req *cri.PullImageRequest) {
 	p.took = time.Since(p.began)
 	if p.err = err; err == nil {
 		p.ref = resp.ImageRef
+		if m.cfg.Pulled != nil {
+			m.cfg.Pulled()
+		}
 	}
 }
 

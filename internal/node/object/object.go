@@ -58,9 +58,10 @@ const (
 
 // Reporter writes the object. Run owns everything but the node and the poke.
 type Reporter struct {
-	cfg  Config
-	node atomic.Pointer[corev1.Node] // newest version seen; never changed
-	poke chan struct{}               // capacity 1
+	cfg    Config
+	node   atomic.Pointer[corev1.Node] // newest version seen; never changed
+	poke   chan struct{}               // capacity 1
+	images atomic.Bool                 // changed since the last report
 
 	stored, ready         chan struct{}
 	storedOnce, readyOnce sync.Once
@@ -96,6 +97,9 @@ func (r *Reporter) Poke() {
 	default:
 	}
 }
+
+// ImagesChanged has the next regular look report the images anew.
+func (r *Reporter) ImagesChanged() { r.images.Store(true) }
 
 // Run registers the node and keeps object and lease current until ctx ends.
 //
@@ -151,6 +155,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 	}
 	for range 3 {
 		node := old.DeepCopy()
+		r.images.Store(false)
 		r.fill(ctx, node, conditions, now)
 		stored, err := r.cfg.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 		if apierrors.IsConflict(err) {
@@ -163,6 +168,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 			r.lease = nil
 		}
 		if err != nil {
+			r.images.Store(true)
 			return false, fmt.Errorf("write the status of node %s: %w", r.cfg.Name, err)
 		}
 		r.tell(old, stored)
@@ -239,7 +245,7 @@ func (r *Reporter) conditions(ctx context.Context, problems []string, now time.T
 
 // due says whether the status must be written now.
 func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) bool {
-	if now.Sub(r.reported) >= reportPeriod {
+	if now.Sub(r.reported) >= reportPeriod || r.images.Load() {
 		return true
 	}
 	for i := range conditions {

@@ -144,6 +144,21 @@ func TestIdleWrites(t *testing.T) {
 	})
 }
 
+// New images are reported with the next regular look, not with a write for each.
+func TestImagesChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.client.ClearActions()
+		for range 5 {
+			f.r.ImagesChanged()
+		}
+		time.Sleep(time.Minute)
+		if n := f.writes("update", "nodes"); n != 1 {
+			t.Errorf("%d statuses", n)
+		}
+	})
+}
+
 // A problem is told at once, and its end too (L7.164a).
 func TestNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
