@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,25 +35,37 @@ var (
 
 const kubernetesName = "kubernetes"
 
-// bootstrap makes the objects that clients take for granted and the
-// allocations of what is stored. Independent objects are made side by side:
-// each costs a write to disk.
-func (s *Server) bootstrap(ctx context.Context) error {
+// seed makes the objects that clients take for granted, and restores the
+// allocations of what is stored. It works on stores without caches, before the
+// caches are made: etcd serves a watch that starts behind a write from a queue it
+// looks at ten times a second, and each cache's first list would wait for that.
+// Independent objects are made side by side: each costs a write to disk.
+func (s *Server) seed(ctx context.Context) error {
 	ctx = asServer(ctx)
-	if err := s.options.Wait(ctx); err != nil {
+	b := &resources.Builder{Set: s.set, Options: s.options.Uncached()}
+	raw := stores{}
+	defer raw.destroy()
+	for _, r := range s.descriptors(nil) {
+		switch r.GroupResource() {
+		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource, endpointsResource, slicesResource:
+			st, _, err := b.Build(r)
+			if err != nil {
+				return err
+			}
+			raw[r.GroupResource()] = st
+		}
+	}
+	if err := s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
 		return err
 	}
-	if err := s.allocator.Restore(ctx, s.stores[servicesResource]); err != nil {
-		return err
-	}
-	tasks := []func() error{func() error { return s.kubernetesService(ctx) }}
+	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) }}
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		tasks = append(tasks, func() error {
-			return s.create(ctx, corev1.Resource("namespaces"), "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			return raw.create(ctx, corev1.Resource("namespaces"), "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})
 	}
 	for _, c := range systemPriorityClasses() {
-		tasks = append(tasks, func() error { return s.create(ctx, schedulingv1.Resource("priorityclasses"), "", c) })
+		tasks = append(tasks, func() error { return raw.create(ctx, schedulingv1.Resource("priorityclasses"), "", c) })
 	}
 	errs := make(chan error, len(tasks))
 	var wg sync.WaitGroup
@@ -73,14 +86,25 @@ func asServer(ctx context.Context) context.Context {
 	return apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
+// stores are the main storages of kinds.
+type stores map[schema.GroupResource]*resources.Store
+
+func (s stores) destroy() {
+	for _, st := range s {
+		if st.DestroyFunc != nil {
+			st.DestroyFunc()
+		}
+	}
+}
+
 // create stores obj unless it exists. It looks first: on all but the first start
 // that saves a refused write.
-func (s *Server) create(ctx context.Context, gr schema.GroupResource, namespace string, obj metav1.Object) error {
+func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace string, obj metav1.Object) error {
 	ctx = apirequest.WithNamespace(ctx, namespace)
-	if _, err := s.stores[gr].Get(ctx, obj.GetName(), &metav1.GetOptions{ResourceVersion: "0"}); !apierrors.IsNotFound(err) {
+	if _, err := s[gr].Get(ctx, obj.GetName(), &metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err := s.stores[gr].Create(ctx, obj.(runtime.Object), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	_, err := s[gr].Create(ctx, obj.(runtime.Object), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create %v: %w", gr, err)
 	}
@@ -99,10 +123,10 @@ func systemPriorityClasses() []*schedulingv1.PriorityClass {
 
 // kubernetesService keeps the Service by which pods find the API server, and
 // its endpoints at the address the server has today.
-func (s *Server) kubernetesService(ctx context.Context) error {
+func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	ip, address, port := s.allocator.FirstIP().String(), s.cfg.AdvertiseAddress, s.port()
 	labels := map[string]string{"component": "apiserver", "provider": kubernetesName}
-	err := s.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
+	err := raw.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
 			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
@@ -118,7 +142,7 @@ func (s *Server) kubernetesService(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
 	ep := &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address.String()}},
 		Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}}}}}
-	if err := upsert(ctx, s.stores[endpointsResource], ep, func(o *corev1.Endpoints) bool {
+	if err := upsert(ctx, raw[endpointsResource], ep, func(o *corev1.Endpoints) bool {
 		if equality.Semantic.DeepEqual(o.Subsets, ep.Subsets) {
 			return false
 		}
@@ -137,7 +161,7 @@ func (s *Server) kubernetesService(ctx context.Context) error {
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(port), Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
-	return upsert(ctx, s.stores[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
+	return upsert(ctx, raw[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
 		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) && equality.Semantic.DeepEqual(o.Ports, slice.Ports) {
 			return false
 		}
@@ -169,12 +193,21 @@ func upsert[T metav1.Object](ctx context.Context, st *resources.Store, obj T, ch
 	return err
 }
 
+// policyDelay leaves the first second after a start to the parts that read the
+// whole cluster then: a hundred writes in a row hold back their first lists.
+const policyDelay = time.Second
+
 // reconcilePolicy stores the built-in policy: what is missing is made, and what
 // is marked for it gets back the rules it lacks. The authorizer knows the policy
 // already, so nothing waits for this.
 func (s *Server) reconcilePolicy(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	ctx = asServer(ctx)
+	select {
+	case <-time.After(policyDelay):
+	case <-ctx.Done():
+		return
+	}
 	for _, o := range auth.Builtin().Objects() {
 		if ctx.Err() != nil {
 			return

@@ -24,7 +24,6 @@ import (
 	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/services"
-	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/tokens"
 	"carob/internal/apiserver/validation"
 )
@@ -87,7 +86,6 @@ func (s *Server) install() error {
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, issuer.Authenticator())
 	c.Authorization.Authorizer = s.rbac
 	c.AdmissionControl = admission.New(admission.Config{Reader: reader})
-	s.options = storage.NewOptions(s.engine, s.set, corev1.Resource("events"))
 	c.RESTOptionsGetter = s.options
 	c.BuildHandlerChainFunc = s.chain
 
@@ -170,8 +168,7 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, resources.Others()...)
 	out = append(out, resources.RBAC()...)
 	for _, r := range out {
-		switch r.GroupResource() {
-		case corev1.Resource("serviceaccounts"):
+		if issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
 				return map[string]rest.Storage{"serviceaccounts/token": issuer.REST()}, nil
 			}

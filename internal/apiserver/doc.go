@@ -4,6 +4,6 @@
 // client (Server.ClientConfig); those parts know it by that client alone. It
 // must never import another part, and nothing in it may wait for one.
 //
-//	New ──> storage engine starting ∥ stores and routes built
-//	Run ──> etcd leads ──> system objects exist ──> Ready ──> serving until ctx ends ──> etcd closed
+//	New ──> storage engine started ∥ types registered ──> system objects exist ──> stores and routes built
+//	Run ──> watch caches filled ──> Ready ──> serving until ctx ends ──> etcd closed
 package apiserver

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
@@ -18,7 +17,6 @@ import (
 
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/inprocess"
-	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/services"
 	"carob/internal/apiserver/storage"
@@ -35,7 +33,7 @@ type Server struct {
 	// handler serves the network, inner carob's own parts (see chain).
 	handler, inner http.Handler
 
-	stores    map[schema.GroupResource]*resources.Store
+	stores    stores
 	storages  storageIndex
 	allocator *services.Allocator
 	rbac      *auth.RBAC
@@ -48,7 +46,8 @@ var defaultServiceCIDR = netip.MustParsePrefix("10.96.0.0/16")
 
 const defaultLowPort, defaultHighPort = 30000, 32767
 
-// New opens the storage and builds the server; it does not serve yet. The kind of
+// New opens the storage, makes the system objects that are missing and builds the
+// server; it does not serve yet. The kind of
 // the error tells a data directory in use (errkind.InUse) from a damaged one
 // (Corrupt) and a full disk (Exhausted). On an error the listener is closed.
 func New(ctx context.Context, cfg Config) (_ *Server, err error) {
@@ -56,7 +55,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
 	}
 	complete(&cfg)
-	s := &Server{cfg: cfg, ready: make(chan struct{}), stores: map[schema.GroupResource]*resources.Store{}, storages: storageIndex{}}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -75,6 +74,10 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	s.options = storage.NewOptions(s.engine, s.set, corev1.Resource("events"))
+	if err = s.seed(ctx); err != nil {
+		return nil, fmt.Errorf("make the system objects: %w", err)
 	}
 	if err = s.install(); err != nil {
 		return nil, err
@@ -122,7 +125,7 @@ func FirstServiceIP(cidr netip.Prefix) netip.Addr {
 	return cidr.Masked().Addr().Next()
 }
 
-// Run makes the system objects, serves until ctx ends and closes the storage.
+// Run serves until ctx ends and closes the storage.
 // It returns nil after ctx ended, else what made serving impossible.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
@@ -141,11 +144,11 @@ func (s *Server) Run(ctx context.Context) error {
 	parts.run(s.rbac.Run)
 	served := make(chan error, 1)
 	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
-	if err := s.bootstrap(ctx); err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			return cause
+	if err := s.options.Wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			return s.engine.Err() // stopped early, or died
 		}
-		return fmt.Errorf("make the system objects: %w", err)
+		return err
 	}
 	close(s.ready)
 	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())
@@ -155,20 +158,13 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		<-served
-		if err := s.engine.Err(); err != nil {
-			return err
-		}
-		return nil
+		return s.engine.Err()
 	}
 }
 
 func (s *Server) close() {
 	_ = s.cfg.Listener.Close() // already closed when it was served
-	for _, st := range s.stores {
-		if st.DestroyFunc != nil {
-			st.DestroyFunc()
-		}
-	}
+	s.stores.destroy()
 	if s.options != nil {
 		s.options.Close()
 	}
@@ -182,12 +178,12 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 	return []healthz.HealthChecker{
 		healthz.PingHealthz,
 		healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() }),
-		healthz.NamedCheck("bootstrap", func(*http.Request) error {
+		healthz.NamedCheck("started", func(*http.Request) error {
 			select {
 			case <-s.ready:
 				return nil
 			default:
-				return errors.New("the system objects are being made")
+				return errors.New("the stored objects are being read")
 			}
 		}),
 		healthz.NamedCheck("watch-caches", func(*http.Request) error {

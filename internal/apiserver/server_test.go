@@ -128,6 +128,7 @@ func TestServer(t *testing.T) {
 		"privilege escalation":   testEscalation,
 		"aggregated roles":       testAggregatedRoles,
 		"discovery":              testDiscovery,
+		"documents are fresh":    testDocumentsFresh,
 		"canceled in-process":    testCanceled,
 		"tables":                 testTables,
 		"dry run":                testDryRun,
@@ -549,6 +550,27 @@ func testDiscovery(t *testing.T, r *running) {
 	}
 }
 
+// Every served route is in the generated OpenAPI document; when this fails, run
+// the generator (go run ./cmd/generate in tools).
+func testDocumentsFresh(t *testing.T, r *running) {
+	doc, err := r.admin(t).Discovery().OpenAPISchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]bool{}
+	for _, p := range doc.Paths.Path {
+		described[p.Name] = true
+	}
+	services, _ := r.Routes()
+	for _, ws := range services {
+		for _, route := range ws.Routes() {
+			if path := strings.ReplaceAll(route.Path, ":*}", "}"); !described[path] {
+				t.Errorf("%s is served and not described", path)
+			}
+		}
+	}
+}
+
 func testCanceled(t *testing.T, r *running) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -630,7 +652,7 @@ func TestDamagedData(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := damagedDir(t)
 			start(t, dir).stop()
 			damage(t, dir)
 			_, err := New(t.Context(), newConfig(t, dir))
@@ -641,6 +663,26 @@ func TestDamagedData(t *testing.T) {
 			}
 		})
 	}
+}
+
+// damagedDir is a temporary directory for an etcd that will die: a goroutine of
+// its log may still make a file in it while it is being removed.
+func damagedDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "carob-damaged-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 {
+			if os.RemoveAll(dir) == nil {
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		t.Errorf("%s cannot be removed", dir)
+	})
+	return dir
 }
 
 func overwrite(t *testing.T, file string) {

@@ -38,6 +38,7 @@ type Options struct {
 	uncached      map[schema.GroupResource]bool
 	compactor     etcd3.Compactor
 	stopCompactor func()
+	allUncached   bool
 
 	mu     sync.Mutex
 	codecs map[string]codec
@@ -60,6 +61,12 @@ func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *O
 		o.uncached[gr] = true
 	}
 	return o
+}
+
+// Uncached returns the same options without any watch cache. It shares the
+// compactor and must not be closed.
+func (o *Options) Uncached() *Options {
+	return &Options{engine: o.engine, set: o.set, compactor: o.compactor, codecs: map[string]codec{}, allUncached: true}
 }
 
 // Close stops compacting.
@@ -140,7 +147,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.uncached[c.GroupResource] {
+	if o.allUncached || o.uncached[c.GroupResource] {
 		return raw, func() { raw.Close() }, nil
 	}
 	watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
