@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"expvar"
 	"fmt"
 	"net/url"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/features"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -206,7 +208,9 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 
 // campaign makes the only member leader at once. Raft would wait for up to two
 // election timeouts; the message a leader sends to hand over starts an election
-// immediately, and it is refused only while the first entries are being applied.
+// immediately. Raft looks through the entries that it has not applied before it
+// stands for election, and etcd drops the first of them while it applies: so
+// the message waits until there are none.
 func (e *Engine) campaign(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()
@@ -214,8 +218,10 @@ func (e *Engine) campaign(ctx context.Context) error {
 	retry := time.NewTicker(time.Millisecond)
 	defer retry.Stop()
 	for e.server.Lead() != id {
-		if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: proto.Uint64(id), From: proto.Uint64(id)}); err != nil {
-			return fmt.Errorf("elect the etcd leader: %w", err)
+		if applied() {
+			if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: proto.Uint64(id), From: proto.Uint64(id)}); err != nil {
+				return fmt.Errorf("elect the etcd leader: %w", err)
+			}
 		}
 		select {
 		case <-retry.C:
@@ -226,6 +232,17 @@ func (e *Engine) campaign(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// applied says whether raft itself has applied all that is committed. etcd tells
+// its state only through the variable that it publishes, of the server started last.
+func applied() bool {
+	published, ok := expvar.Get("raft.status").(expvar.Func)
+	if !ok {
+		return false
+	}
+	st, ok := published().(raft.Status)
+	return ok && st.Applied >= st.GetCommit()
 }
 
 func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
