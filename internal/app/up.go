@@ -234,7 +234,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	return node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, CgroupRoot: c.in.CgroupRoot,
-		PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
+		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
 		Listener: c.agentListener,
 		TLS: &tls.Config{
 			Certificates: []tls.Certificate{c.keys.NodeServing.TLS}, ClientCAs: callers,

@@ -35,6 +35,7 @@ type Config struct {
 	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
 
 	ClusterDNS    []netip.Addr
+	NoClusterDNS  bool   // the cluster has no DNS on purpose: pods are not warned of it
 	ClusterDomain string // default cluster.local
 	PodCIDR       string // reported in the Node object when the API server has none
 	HostIPs       []netip.Addr

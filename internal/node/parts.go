@@ -216,6 +216,7 @@ func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
 	for _, ip := range p.cfg.HostIPs {
 		n.HostIPs = append(n.HostIPs, ip.String())
 	}
+	n.NoClusterDNS = p.cfg.NoClusterDNS
 	for _, ip := range p.cfg.ClusterDNS {
 		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}

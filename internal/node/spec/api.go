@@ -21,6 +21,7 @@ type Node struct {
 	Hostname       string   // kernel host name of the machine
 	HostIPs        []string // primary first
 	ClusterDNS     []string // addresses of the cluster DNS; empty when there is none
+	NoClusterDNS   bool     // there is none on purpose: nothing to warn of (L3.147)
 	ClusterDomain  string   // "cluster.local"
 	Resolver       Resolver // the machine's own, see ParseResolver
 	HostsFile      []byte   // the machine's /etc/hosts, for pods on the host network

@@ -60,11 +60,13 @@ func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning) {
 	}
 	clusterFirst := policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork
 	if clusterFirst && len(node.ClusterDNS) == 0 {
-		warnings = append(warnings, Warning{
-			Reason: "MissingClusterDNS",
-			Message: fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
-				podRef(pod), policy, corev1.DNSDefault),
-		})
+		if !node.NoClusterDNS {
+			warnings = append(warnings, Warning{
+				Reason: "MissingClusterDNS",
+				Message: fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+					podRef(pod), policy, corev1.DNSDefault),
+			})
+		}
 		clusterFirst = false
 	}
 	var dns cri.DNSConfig
