@@ -151,7 +151,9 @@ func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 }
 
 // runsAsRoot reports whether the image's user is root: it says so, or says nothing.
-func (i Image) runsAsRoot() bool { return i.UID != nil && *i.UID == 0 || i.UID == nil && i.Username == "" }
+func (i Image) runsAsRoot() bool {
+	return i.UID != nil && *i.UID == 0 || i.UID == nil && i.Username == ""
+}
 
 func groups(pod *corev1.Pod) ([]int64, cri.SupplementalGroupsPolicy) {
 	p := pod.Spec.SecurityContext
