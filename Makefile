@@ -54,7 +54,8 @@ unit: native ## unit tests only
 	$(GO) test $(PKGS)
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
-	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e/...
+	@hack/deps containerd runc /usr/lib/cni/bridge
+	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e
 
 bench: build images ## measure the whole against containerd + runc in one run, print one table
 	@hack/deps containerd runc /usr/lib/cni/bridge
