@@ -79,18 +79,7 @@ func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, arch
 			return nil, err
 		}
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	d.cmd = exec.Command("containerd", "--config", filepath.Join(dir, "config.toml"))
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := d.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if err := d.ready(ctx); err != nil {
+	if err := d.run(ctx); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	for _, a := range archives {
@@ -99,6 +88,31 @@ func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, arch
 		}
 	}
 	return d, nil
+}
+
+// run starts the daemon's process and waits until it answers.
+func (d *Daemon) run(ctx context.Context) error {
+	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	d.cmd = exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	return d.ready(ctx)
+}
+
+// Restart ends the daemon and starts it again; containers go on.
+func (d *Daemon) Restart(ctx context.Context) error {
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	_ = d.cmd.Wait() // ended by our signal
+	return d.run(ctx)
 }
 
 func (d *Daemon) ctr(ctx context.Context, args ...string) ([]byte, error) {
