@@ -13,6 +13,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/remote"
 )
 
 // ErrNotInstalled says which program is missing.
@@ -120,18 +124,23 @@ func (d *Daemon) ctr(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, "ctr", args...).CombinedOutput()
 }
 
-// ready asks until the daemon answers; it has no other sign of readiness.
+// ready asks until CRI answers; the daemon has no other sign of readiness.
 func (d *Daemon) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		if _, err := d.ctr(ctx, "version"); err == nil {
+		rt, err := remote.Dial(ctx, d.Endpoint)
+		if err == nil {
+			_, err = rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+			_ = rt.Close()
+		}
+		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			b, _ := os.ReadFile(filepath.Join(d.dir, "log"))
-			return fmt.Errorf("containerd does not answer: %s", b)
+			return fmt.Errorf("containerd does not answer: %w\n%s", err, b)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
