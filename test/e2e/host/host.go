@@ -111,7 +111,8 @@ func lines(cmd string, args ...string) ([]string, error) {
 	return all, nil
 }
 
-// processes lists all user processes by command line, and the network namespaces they and pins hold.
+// processes lists what runs in a cgroup of a carob or of a container engine, or
+// is a carob, by cgroup and command line; and the network namespaces that such processes hold.
 func processes() (netns, procs []string, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -126,11 +127,46 @@ func processes() (netns, procs []string, err error) {
 		if err != nil || len(cmd) == 0 {
 			continue // ended, or a kernel thread
 		}
-		procs = append(procs, strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " ")))
+		group := cgroupOf(e.Name())
+		line := strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " "))
+		if group == "" && !strings.HasPrefix(filepath.Base(strings.Fields(line + " ?")[0]), "carob") {
+			continue
+		}
+		procs = append(procs, strings.TrimSpace(group+" "+line))
 		if ns, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/net")); err == nil && !seen[ns] {
 			seen[ns] = true
 			netns = append(netns, ns)
 		}
 	}
 	return netns, procs, nil
+}
+
+// cgroupOf is the cgroup of a process that runs in a container or beside one; empty for others.
+func cgroupOf(pid string) string {
+	b, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	if err != nil {
+		return ""
+	}
+	for l := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(l), ":", 3)
+		if len(f) == 3 && (strings.Contains(f[2], "carob") || strings.Contains(f[2], "kubepods")) {
+			return f[2]
+		}
+	}
+	return ""
+}
+
+// Of keeps what bears one of the marks: on a machine that runs other things, too,
+// the rest may be theirs.
+func Of(left []string, marks ...string) []string {
+	var own []string
+	for _, l := range left {
+		for _, m := range marks {
+			if strings.Contains(l, m) {
+				own = append(own, l)
+				break
+			}
+		}
+	}
+	return own
 }
