@@ -20,8 +20,8 @@ func BenchmarkCreateToRunning(b *testing.B) {
 		createToRunning(b, o.rt, o.dir, o.cfg.CgroupRoot)
 	})
 	b.Run("containerd", func(b *testing.B) {
-		d, dir := startContainerd(b)
-		createToRunning(b, dial(b, d), dir, "")
+		c := startContainerd(b)
+		createToRunning(b, c.dial(b), c.dir, "")
 	})
 }
 

@@ -17,24 +17,31 @@ import (
 // The reference: what the suite asks for is what containerd with runc does.
 func TestContainerd(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
-		d, dir := startContainerd(t)
-		rt := dial(t, d)
+		c := startContainerd(t)
+		rt := c.dial(t)
 		v, err := rt.Version(context.Background(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%s %s", v.RuntimeName, v.RuntimeVersion)
-		return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(dir, "log.d"), Network: true,
+		return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(c.dir, "log.d"), Network: true,
 			Restart: func(t testing.TB) runtime.Runtime {
-				if err := d.Restart(t.Context()); err != nil {
+				if err := c.Restart(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				return dial(t, d)
+				return c.dial(t)
 			}}
 	})
 }
 
-func startContainerd(t testing.TB) (d *containerd.Daemon, dir string) {
+// daemon is a containerd with the connections to it, which end before it does.
+type daemon struct {
+	*containerd.Daemon
+	dir   string
+	conns []*remote.Runtime
+}
+
+func startContainerd(t testing.TB) *daemon {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("containers need root")
@@ -47,27 +54,31 @@ func startContainerd(t testing.TB) (d *containerd.Daemon, dir string) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bridge := fmt.Sprintf("ctd%d", os.Getpid()%100000*10+n)
 	subnet := fmt.Sprintf("198.19.%d.0/24", 128+(os.Getpid()*7+n)%128)
-	d, err = containerd.Start(t.Context(), dir, bridge, subnet, "", archive(t, "pause"), archive(t, "busybox"))
+	c, err := containerd.Start(t.Context(), dir, bridge, subnet, "", archive(t, "pause"), archive(t, "busybox"))
 	if errors.Is(err, containerd.ErrNotInstalled) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	d := &daemon{Daemon: c, dir: dir}
 	t.Cleanup(func() {
+		for _, rt := range d.conns {
+			_ = rt.Close()
+		}
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return d, dir
+	return d
 }
 
-func dial(t testing.TB, d *containerd.Daemon) *remote.Runtime {
+func (d *daemon) dial(t testing.TB) *remote.Runtime {
 	t.Helper()
 	rt, err := remote.Dial(t.Context(), d.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = rt.Close() })
+	d.conns = append(d.conns, rt)
 	return rt
 }
