@@ -14,12 +14,14 @@ LDFLAGS   := -s -w \
 	-X k8s.io/component-base/version.gitMajor=1 \
 	-X k8s.io/component-base/version.gitMinor=37 \
 	-X k8s.io/component-base/version.gitTreeState=clean
+TOOLS     := $(CACHE)/tools
+LINTER    := v2.15.0
 PKGS      := ./cmd/... ./internal/...
 SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e check fmt lint generate generate-check bench bench-runtime sim fuzz cross clean
+.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim cross clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,40 @@ test: build images ## everything: vet, unit tests, simulator, end to end on real
 
 unit: native ## unit tests only
 	$(GO) test $(PKGS)
+
+check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
+	$(GO) test ./internal/archtest
+
+fmt:
+	@out=$$(gofmt -l cmd internal test tools); [ -z "$$out" ] || { echo "not gofmt-ed: $$out"; exit 1; }
+
+vet: native
+	$(GO) vet ./...
+
+lint: native $(TOOLS)/golangci-lint
+	$(TOOLS)/golangci-lint run --timeout 15m ./cmd/... ./internal/... ./test/...
+
+$(TOOLS)/golangci-lint:
+	GOBIN=$(CURDIR)/$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTER)
+
+generate: native ## make all generated files again
+	cd tools && $(GO) run ./cmd/generate
+	hack/third-party > docs/third-party.txt
+
+GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd docs/third-party.txt
+generate-check: generate
+	@out=$$(git status --porcelain -- $(GENERATED)); [ -z "$$out" ] || { echo "generated files are not up to date, commit what 'make generate' made:"; echo "$$out"; exit 1; }
+
+third-party-check:
+	@hack/third-party | diff - docs/third-party.txt || { echo "the dependencies changed: look at the diff and run 'make generate'"; exit 1; }
+
+cross: deps ## build for linux/arm64, C programs too
+	@hack/deps aarch64
+	@$(MAKE) --no-print-directory -C $(NATIVE) cross
+	GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(CACHE)/carob-arm64 ./cmd/carob
+
+sim: ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000
+	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) $(GO) test -count=1 -v -timeout 60m ./internal/sim -run TestSeeds
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
