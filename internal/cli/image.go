@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/imageapi"
@@ -118,7 +120,7 @@ func (r *root) imageRm(node *string) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := plain(req.Param("ref", ref).Do(cmd.Context())); err != nil {
+				if err := plain(req.Param("ref", ref).Do(cmd.Context()).Error()); err != nil {
 					return fmt.Errorf("remove %s: %w", ref, err)
 				}
 				fmt.Fprintf(r.out, "removed %s\n", ref)
@@ -155,7 +157,7 @@ func (r *root) listImages(ctx context.Context, node string) (imageapi.List, erro
 		return list, err
 	}
 	res := req.Do(ctx)
-	if err := plain(res); err != nil {
+	if err := plain(res.Error()); err != nil {
 		return list, fmt.Errorf("list images: %w", err)
 	}
 	b, err := res.Raw()
@@ -198,7 +200,7 @@ func printImages(w io.Writer, list imageapi.List, wide bool) error {
 func megabytes(n uint64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 func (r *root) imageRequest(ctx context.Context, verb, node string, path ...string) (*rest.Request, error) {
-	c, _, err := r.client()
+	c, err := r.client()
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +214,7 @@ func (r *root) imageRequest(ctx context.Context, verb, node string, path ...stri
 func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool) ([]string, error) {
 	body, err := req.Stream(ctx)
 	if err != nil {
-		return nil, err
+		return nil, plain(err)
 	}
 	defer body.Close()
 	for dec := json.NewDecoder(body); ; {
@@ -235,13 +237,15 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 }
 
 // plain turns a failed answer into an error with the agent's own words.
-func plain(res rest.Result) error {
-	err := res.Error()
-	if err == nil {
-		return nil
+func plain(err error) error {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) || answer.Status().Details == nil {
+		return err
 	}
-	if b, _ := res.Raw(); len(b) > 0 && b[0] != '{' {
-		return errors.New(strings.TrimSpace(string(b)))
+	for _, c := range answer.Status().Details.Causes {
+		if c.Type == metav1.CauseTypeUnexpectedServerResponse && c.Message != "" && c.Message != "unknown" {
+			return errors.New(strings.TrimSpace(c.Message))
+		}
 	}
 	return err
 }

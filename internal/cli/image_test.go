@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// The agent answers errors in plain text through nodes/proxy; a user sees those words and no others.
+func TestPlainSaysWhatTheAgentSaid(t *testing.T) {
+	for code, words := range map[int]string{
+		http.StatusNotFound:       "there is no image nosuch:1",
+		http.StatusNotImplemented: "import the image there",
+		http.StatusBadRequest:     "no image named",
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, words, code) }))
+		c, err := rest.RESTClientFor(&rest.Config{Host: s.URL, APIPath: "/api", ContentConfig: rest.ContentConfig{
+			GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := plain(c.Delete().AbsPath("/x").Do(t.Context()).Error()); err == nil || err.Error() != words {
+			t.Errorf("%d: got %v, want %q", code, err, words)
+		}
+		body, err := c.Post().AbsPath("/x").Body(strings.NewReader("x")).Stream(t.Context())
+		if err == nil {
+			_, _ = io.Copy(io.Discard, body)
+			t.Fatalf("%d: no error", code)
+		}
+		if got := plain(err).Error(); got != words {
+			t.Errorf("%d: stream: got %q, want %q", code, got, words)
+		}
+		s.Close()
+	}
+	if plain(nil) != nil {
+		t.Error("an error out of nothing")
+	}
+}
