@@ -9,6 +9,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubectl "k8s.io/kubectl/pkg/cmd"
+
+	_ "carob/internal/cli/language" // before kubectl's packages ask for their texts
 )
 
 // kubectlCommand embeds upstream's kubectl whole, pointed at this carob.
