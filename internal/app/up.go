@@ -11,15 +11,16 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver"
 	"carob/internal/base/atomicfile"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
+	"carob/internal/base/memory"
 	"carob/internal/base/pki"
 	"carob/internal/cli"
 	"carob/internal/controllers"
@@ -52,7 +53,6 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	defer lock.Release()
-	saveMemory()
 	if err := saveFlags(in); err != nil {
 		return err
 	}
@@ -75,13 +75,17 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	p.Ready(owner.URL)
+	defer time.AfterFunc(settleAfter, func() { settle(ctx) }).Stop()
 	return c.parts.wait(ctx)
 }
 
-// saveMemory trades a little CPU for a small idle process.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+// settleAfter leaves the processor to the first pods.
+const settleAfter = 2 * time.Second
+
+// settle makes the process small when the start is over; it works as well without.
+func settle(ctx context.Context) {
+	if err := memory.Settle(); err != nil {
+		klog.FromContext(ctx).V(2).Info("Memory of the start was not released", "err", err)
 	}
 }
 
