@@ -33,7 +33,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apiserver/pkg/storage"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
@@ -211,15 +210,19 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 // immediately. Raft looks through the entries that it has not applied before it
 // stands for election, and etcd drops the first of them while it applies: so
 // the message waits until there are none.
+//
+// What the log holds beyond the last known commit may have been acknowledged
+// before a crash. It is committed again by the leader's first entry, and until
+// then a read would miss it: campaign returns after that.
 func (e *Engine) campaign(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()
 	id := uint64(e.server.MemberID())
 	retry := time.NewTicker(time.Millisecond)
 	defer retry.Stop()
-	for e.server.Lead() != id {
+	for e.server.Lead() != id || !settled(id) {
 		if applied() {
-			if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: proto.Uint64(id), From: proto.Uint64(id)}); err != nil {
+			if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: new(id), From: new(id)}); err != nil {
 				return fmt.Errorf("elect the etcd leader: %w", err)
 			}
 		}
@@ -234,15 +237,27 @@ func (e *Engine) campaign(ctx context.Context) error {
 	return nil
 }
 
-// applied says whether raft itself has applied all that is committed. etcd tells
-// its state only through the variable that it publishes, of the server started last.
+// applied says whether raft itself has applied all that is committed.
 func applied() bool {
+	st, ok := status()
+	return ok && st.Applied >= st.GetCommit()
+}
+
+// settled says whether the member leads and everything in its log is committed.
+func settled(id uint64) bool {
+	st, ok := status()
+	return ok && st.RaftState == raft.StateLeader && st.GetCommit() >= st.Progress[id].Match
+}
+
+// status is what etcd publishes of the server started last: it tells its state
+// in no other way.
+func status() (raft.Status, bool) {
 	published, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
-		return false
+		return raft.Status{}, false
 	}
 	st, ok := published().(raft.Status)
-	return ok && st.Applied >= st.GetCommit()
+	return st, ok
 }
 
 func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
