@@ -93,6 +93,9 @@ e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
 	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e
 
+clauses: ## which clauses of a pod's life that a user can see have a test
+	@hack/clauses
+
 bench: build images ## measure the whole against containerd + runc in one run, print one table
 	@hack/deps containerd runc /usr/lib/cni/bridge
 	$(GO) run ./test/bench -carob $(BIN)/carob -images $(CACHE)/images

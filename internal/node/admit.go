@@ -55,7 +55,7 @@ func (g *gate) count(pods []*corev1.Pod) {
 		case old == nil:
 		case old == pod:
 			continue
-		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration:
+		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration && !resizing(old):
 			continue // what it holds changes only with its spec, and with what the agent made of it
 		default:
 			g.node.Remove(pod.UID)
@@ -69,6 +69,10 @@ func (g *gate) count(pods []*corev1.Pod) {
 			delete(g.counted, uid)
 		}
 	}
+}
+
+func resizing(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
 func rejection(r *placement.Rejection) *podlife.Rejection {

@@ -65,6 +65,12 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			}
 		}
 		return
+	case opAdmitResize:
+		m.absorbAdmission(f, o)
+		return
+	case opResizePod, opResize:
+		m.absorbResize(f, o)
+		return
 	case opProbe:
 		return // the driver could not run it; it is due again after a period
 	}

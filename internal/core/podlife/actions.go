@@ -60,6 +60,16 @@ type RunHook struct {
 	Timeout     time.Duration // zero: none (L6.1)
 }
 
+// AdmitResize asks the node whether the pod may have the resources that its spec
+// wants now, beside the other pods. A Failure that is Permanent makes the resize
+// infeasible, any other defers it; its Reason is the admission's (L3.121).
+type AdmitResize struct{ Generation int64 }
+
+// ResizePod sets the limits of the pod's own group: to the larger of those in
+// force and of the pod's with Widen, before its containers are resized, and to
+// the pod's exactly without, after it (L3.125).
+type ResizePod struct{ Widen bool }
+
 // Resize changes the resources of a running container in place.
 type Resize struct {
 	Container   string
@@ -94,12 +104,21 @@ type RemoveVolumes struct{}
 type DeletePod struct{}
 
 // Key implements Action.
+func (a ResizePod) Key() Key {
+	if a.Widen {
+		return "resize/widen"
+	}
+	return "resize/narrow"
+}
+
+// Key implements Action.
 func (PrepareVolumes) Key() Key    { return "volumes/prepare" }
 func (a CreateSandbox) Key() Key   { return Key(fmt.Sprintf("sandbox/create/%d", a.Attempt)) }
 func (a PullImage) Key() Key       { return Key("pull/" + a.Container) }
 func (a StartContainer) Key() Key  { return Key(fmt.Sprintf("start/%s/%d", a.Container, a.Attempt)) }
 func (a RunProbe) Key() Key        { return Key(fmt.Sprintf("probe/%s/%s/%d", a.Container, a.Type, a.Try)) }
 func (a RunHook) Key() Key         { return Key(fmt.Sprintf("hook/%s/%s", a.Kind, a.ContainerID)) }
+func (a AdmitResize) Key() Key     { return Key(fmt.Sprintf("resize/admit/%d", a.Generation)) }
 func (a Resize) Key() Key          { return Key("resize/" + a.ContainerID) }
 func (a StopContainer) Key() Key   { return Key("stop/" + a.ContainerID) }
 func (a RemoveContainer) Key() Key { return Key("remove/" + a.ContainerID) }

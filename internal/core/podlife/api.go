@@ -34,6 +34,7 @@ type Node struct {
 	BootID          string        // changes when the machine restarts
 	AgentStarted    time.Time     // probes of older containers keep their verdict (L4.42, L5.11)
 	NetworkProblem  string        // why the pod network is not ready; empty when it is (L3.50 step 3)
+	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
 	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
 }
@@ -122,8 +123,12 @@ type Output struct {
 	Status corev1.PodStatus // to publish as it is
 	Events []Event          // to record; each once
 	Life   Life
-	Wake   time.Time // call Step again by then; zero when no time matters
-	Waits  []Wait    // what the pod waits for, one for each thing; empty when it waits for nothing
+	// Allocated is the pod with the resources that it may use now: what Begin is
+	// carried out with, and what it holds of the node. It is Input.Pod unless a
+	// resize waits to be granted; its generation is the granted one then (L3.120).
+	Allocated *corev1.Pod
+	Wake      time.Time // call Step again by then; zero when no time matters
+	Waits     []Wait    // what the pod waits for, one for each thing; empty when it waits for nothing
 }
 
 // Begin is an action with what caused it, for the timeline.
@@ -166,8 +171,8 @@ type Event struct {
 type Key string
 
 // Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer,
-// RunProbe, RunHook, Resize, StopContainer, RemoveContainer, StopSandbox,
-// RemoveSandbox, RemoveVolumes and DeletePod.
+// RunProbe, RunHook, AdmitResize, ResizePod, Resize, StopContainer,
+// RemoveContainer, StopSandbox, RemoveSandbox, RemoveVolumes and DeletePod.
 type Action interface{ Key() Key }
 
 // Outcome reports that the action with this Key ended. Every action begun

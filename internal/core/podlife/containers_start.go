@@ -15,6 +15,7 @@ import (
 // order, and a postStart hook holds back the containers after it (L3.56).
 func (m *machine) sync() (over string) {
 	m.prepareVolumes()
+	m.askForResize()
 	if m.sandbox == nil {
 		return m.makeSandbox()
 	}
@@ -27,6 +28,7 @@ func (m *machine) sync() (over string) {
 		return "all containers have ended for good"
 	}
 	m.killUnwanted()
+	m.advanceResize()
 	m.advancePostStart()
 	initialized, failed := m.initialize()
 	if failed != "" {
@@ -90,6 +92,8 @@ func (m *machine) killUnwanted() {
 		case c.verdict(Startup) == resultFailure:
 			why = "failed startup probe"
 			grace, restart = m.probeGrace(c.spec.StartupProbe), c.class == sidecar || m.restartsAfterProbe(c)
+		case c.mem.Resize.Due && c.mem.Resize.Restart && m.s.Resize.Stage == resizeContainers:
+			why = "resize requires restart"
 		default:
 			continue
 		}
@@ -147,6 +151,7 @@ func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
 	if present {
 		m.normal(c, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
 	}
+	c.mem.Resize = resizeDue{}
 	m.begin(StartContainer{Container: name, Attempt: c.mem.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref, PodIPs: m.podIPs()},
 		flight{Op: opStart, Object: name, Attempt: c.mem.Attempts}, m.startCause(c, cause))
 	m.waitFor(m.inFlight(opStart, name), "start", name)

@@ -14,6 +14,7 @@ func Recover(pod *corev1.Pod, o Observed) State {
 	for _, ip := range pod.Status.PodIPs {
 		s.PodIPs = append(s.PodIPs, ip.IP)
 	}
+	s.Resize, s.Containers = recoverResize(pod, s.Containers)
 	if terminal(pod.Status.Phase) {
 		// The pod ended before; its sandboxes were stopped then (L7.3).
 		for i := range o.Sandboxes {

@@ -25,6 +25,7 @@ type State struct {
 	PodIPs     []string // of the newest sandbox that had any (L7.27)
 	End        ending
 	RestartAll restartingAll
+	Resize     resizing
 	Resources  podResources
 	Last       corev1.PodStatus // as published by the last Step
 }
@@ -40,6 +41,9 @@ const (
 	opPostStart      op = "post-start"
 	opPreStop        op = "pre-stop"
 	opProbe          op = "probe"
+	opAdmitResize    op = "admit-resize"
+	opResizePod      op = "resize-pod"
+	opResize         op = "resize"
 	opStop           op = "stop"
 	opRemove         op = "remove"
 	opStopSandbox    op = "stop-sandbox"
@@ -54,7 +58,7 @@ type flight struct {
 	Op        op
 	Object    string // container name, or the ID of a container or sandbox for stop, remove and preStop
 	Detail    string // image of a pull, type of a probe
-	Attempt   int    // of a start
+	Attempt   int    // of a start; generation of a resize
 	Since     time.Time
 	Cancelled bool
 }
@@ -84,6 +88,7 @@ type memory struct {
 	Pulled    string  // image id a pull brought for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
+	Resize    resizeDue
 	Probes    [3]probeMemory
 }
 

@@ -27,11 +27,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 			list = append(list, theirs[i])
 		}
 	}
-	for _, t := range [...]corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
-		if c := condition(theirs, t); c != nil {
-			list = append(list, *c)
-		}
-	}
+	list = append(list, m.resizeConditions()...)
 	if c := m.disruption(st); c != nil {
 		list = append(list, *c)
 	}

@@ -20,7 +20,8 @@ func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus)
 	if c.class == ephemeral {
 		return
 	}
-	want := &c.spec.Resources
+	granted := m.granted(c.spec)
+	want := granted
 	if r := c.newest.Resources; r != nil && c.newest.State == ContainerRunning {
 		want = inForce(want, r)
 	}
@@ -29,10 +30,10 @@ func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus)
 	} else {
 		s.Resources = want.DeepCopy()
 	}
-	if old != nil && sameList(old.AllocatedResources, c.spec.Resources.Requests) {
+	if old != nil && sameList(old.AllocatedResources, granted.Requests) {
 		s.AllocatedResources = old.AllocatedResources
 	} else {
-		s.AllocatedResources = c.spec.Resources.Requests.DeepCopy()
+		s.AllocatedResources = granted.Requests.DeepCopy()
 	}
 }
 
@@ -90,7 +91,7 @@ func sameList(a, b corev1.ResourceList) bool {
 }
 
 // podResources is what status says of the whole pod's resources, kept because it
-// is dear to compute and depends on the spec alone.
+// is dear to compute and depends on what is granted alone.
 type podResources struct {
 	Known      bool
 	Generation int64
@@ -102,8 +103,12 @@ type podResources struct {
 // setResources fills the resources of the pod as a whole (L4.32a).
 func (m *machine) setResources(st *corev1.PodStatus) {
 	r := &m.s.Resources
-	if !r.Known || r.Generation != m.pod.Generation {
-		*r = m.podResources()
+	if !r.Known || r.Generation != m.s.Resize.Granted {
+		now := m.podResources(m.allocated())
+		if r.Known && m.s.Resize.Stage != resizeIdle {
+			now.Running = r.Running // in force until the pod's group is changed
+		}
+		*r = now
 	}
 	st.AllocatedResources, st.Resources = r.Requests, r.Pending
 	if st.Phase == corev1.PodRunning {
@@ -111,10 +116,10 @@ func (m *machine) setResources(st *corev1.PodStatus) {
 	}
 }
 
-func (m *machine) podResources() podResources {
-	requests := resourcehelper.PodRequests(m.pod, resourcehelper.PodResourcesOptions{})
-	limits := resourcehelper.PodLimits(m.pod, resourcehelper.PodResourcesOptions{})
-	r := podResources{Known: true, Generation: m.pod.Generation}
+func (m *machine) podResources(pod *corev1.Pod) podResources {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	r := podResources{Known: true, Generation: m.s.Resize.Granted}
 	if len(requests) > 0 {
 		r.Requests = requests
 	}
@@ -126,12 +131,12 @@ func (m *machine) podResources() podResources {
 		r.Pending.Limits = limits
 	}
 	r.Running = &corev1.ResourceRequirements{}
-	if p := m.pod.Spec.Resources; p != nil {
+	if p := pod.Spec.Resources; p != nil {
 		r.Running = p.DeepCopy()
 	}
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		overlay(&r.Running.Requests, requests, name)
-		if m.allLimited(name) { // else the pod's cgroup has no limit (L3.117f)
+		if allLimited(pod, name) { // else the pod's cgroup has no limit (L3.117f)
 			overlay(&r.Running.Limits, limits, name)
 		}
 	}
@@ -150,15 +155,17 @@ func overlay(list *corev1.ResourceList, from corev1.ResourceList, name corev1.Re
 }
 
 // allLimited tells whether the pod, or else every container of it, has a limit.
-func (m *machine) allLimited(name corev1.ResourceName) bool {
-	if p := m.pod.Spec.Resources; p != nil {
+func allLimited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	if p := pod.Spec.Resources; p != nil {
 		if _, ok := p.Limits[name]; ok {
 			return true
 		}
 	}
-	for i := range m.slots {
-		if q, ok := m.slots[i].spec.Resources.Limits[name]; m.slots[i].class != ephemeral && (!ok || q.IsZero()) {
-			return false
+	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if q, ok := list[i].Resources.Limits[name]; !ok || q.IsZero() {
+				return false
+			}
 		}
 	}
 	return true

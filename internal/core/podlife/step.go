@@ -14,12 +14,14 @@ import (
 // points to.
 func Step(s State, in Input) (State, Output) {
 	m := newMachine(s, &in)
+	m.compareResources()
 	m.absorb()
 	if m.s.Life == Syncing {
 		m.lookForEnd()
 	}
 	if m.s.Life == Syncing {
 		if cause := m.sync(); cause != "" {
+			m.withdraw()
 			m.end(ending{Cause: cause})
 		}
 	}
@@ -34,6 +36,7 @@ func Step(s State, in Input) (State, Output) {
 	m.out.Status = m.status()
 	m.s.Last = m.out.Status
 	m.out.Life = m.s.Life
+	m.out.Allocated = m.allocated()
 	return m.s, m.out
 }
 
@@ -80,6 +83,14 @@ func (m *machine) begin(a Action, f flight, cause string) {
 	f.Since = m.now
 	m.s.InFlight = append(m.s.InFlight, f)
 	m.out.Begin = append(m.out.Begin, Begin{Action: a, Cause: cause})
+}
+
+// withdraw takes back what this Step began, before anybody saw it: the pod ends.
+func (m *machine) withdraw() {
+	for i := range m.out.Begin {
+		m.land(m.out.Begin[i].Action.Key())
+	}
+	m.out.Begin = nil
 }
 
 // inFlight finds an action of this kind; object "" stands for any.

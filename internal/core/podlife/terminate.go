@@ -84,7 +84,7 @@ func (m *machine) terminate() {
 	for i := range m.s.InFlight {
 		f := &m.s.InFlight[i]
 		switch f.Op {
-		case opPrepareVolumes, opCreateSandbox, opPull, opStart, opPostStart:
+		case opPrepareVolumes, opCreateSandbox, opPull, opStart, opPostStart, opAdmitResize, opResizePod, opResize:
 			m.cancel(f)
 			busy = true
 			m.waitFor(f, "abort of "+string(f.Op), f.Object)

@@ -31,6 +31,8 @@ import (
 //	advance DURATION         time passes; Step is called at each Wake
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
 //	crash, reboot            the agent starts again with nothing but status and runtime
+//	room                     another pod leaves the node
+//	resources                what the status says of resources, allocated and in force
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
 	stories := 0
@@ -64,6 +66,7 @@ type world struct {
 	flying  []Action
 	shown   []string // summary of the status last printed
 	wake    time.Time
+	runs    *corev1.Pod // Output.Allocated
 	sb      strings.Builder
 	quiet   bool
 	present map[string]bool
@@ -153,6 +156,10 @@ func (w *world) command(d *datadriven.TestData) string {
 			s.Grace = &v
 		}
 		w.in.Stop = s
+	case "room":
+		w.in.Node.Vacated++
+	case "resources":
+		return w.resources()
 	case "condition": // somebody else writes a condition
 		p := w.in.Pod.DeepCopy()
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
@@ -316,8 +323,38 @@ func (w *world) create(a StartContainer) *Container {
 	w.in.Observed.Containers = append(slices.Clone(w.in.Observed.Containers), Container{
 		ID: fmt.Sprintf("%s-%d", a.Container, a.Attempt), Name: a.Container, Attempt: a.Attempt, SandboxID: a.SandboxID,
 		State: ContainerRunning, CreatedAt: w.in.Now, StartedAt: w.in.Now, Image: image, ImageRef: a.ImageRef,
-		Hash: DefinitionHash(a.Container, image)})
+		Hash: DefinitionHash(a.Container, image), Resources: w.sized(a.Container)})
 	return &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
+}
+
+// sized is what a container is started with.
+func (w *world) sized(name string) *corev1.ResourceRequirements {
+	if c := findContainer(w.runs, name); c != nil {
+		return c.Resources.DeepCopy()
+	}
+	return nil
+}
+
+func (w *world) resources() string {
+	var b strings.Builder
+	text := func(l corev1.ResourceList) string {
+		return fmt.Sprintf("cpu %s, memory %s", l.Cpu(), l.Memory())
+	}
+	st := &w.in.Pod.Status
+	for _, cs := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		for _, c := range cs {
+			fmt.Fprintf(&b, "%s: allocated %s", c.Name, text(c.AllocatedResources))
+			if c.Resources != nil {
+				fmt.Fprintf(&b, "; requests %s; limits %s", text(c.Resources.Requests), text(c.Resources.Limits))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	fmt.Fprintf(&b, "pod: allocated %s", text(st.AllocatedResources))
+	if st.Resources != nil {
+		fmt.Fprintf(&b, "; requests %s; limits %s", text(st.Resources.Requests), text(st.Resources.Limits))
+	}
+	return b.String() + "\n"
 }
 
 // succeed ends an action well.
@@ -344,6 +381,12 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 		for i := range obs.Containers {
 			if c := &obs.Containers[i]; c.ID == a.ContainerID && mayRun(c) {
 				w.exit(c, int32(code), "")
+			}
+		}
+	case Resize:
+		for i := range obs.Containers {
+			if c := &obs.Containers[i]; c.ID == a.ContainerID {
+				c.Resources = a.Resources.DeepCopy()
 			}
 		}
 	case RemoveContainer:
@@ -438,6 +481,7 @@ func (w *world) step(title string) {
 	p.Status = out.Status
 	w.in.Pod = p
 	w.wake = out.Wake
+	w.runs = out.Allocated
 
 	var b strings.Builder
 	for _, k := range out.Cancel {
@@ -483,6 +527,8 @@ func details(a Action) string {
 		return " image=" + a.Image
 	case StartContainer:
 		return fmt.Sprintf(" sandbox=%s image=%s ips=%v", a.SandboxID, a.ImageRef, a.PodIPs)
+	case Resize:
+		return fmt.Sprintf(" cpu=%s memory=%s", a.Resources.Limits.Cpu(), a.Resources.Limits.Memory())
 	case RunHook:
 		return fmt.Sprintf(" timeout=%v", a.Timeout)
 	case StopContainer:

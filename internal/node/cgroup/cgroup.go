@@ -49,8 +49,9 @@ type Manager struct {
 
 // podGroup is one pod's group. mu is held while it is made or removed.
 type podGroup struct {
-	mu   sync.Mutex
-	made bool
+	mu     sync.Mutex
+	made   bool
+	limits *resources.Cgroup // in force; nil when an earlier process set them
 }
 
 // New returns a Manager; nothing is made before Init.
@@ -165,6 +166,8 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 		return fmt.Errorf("set the limits of cgroup %s: %w", m.name(path), err)
 	}
 	g.made = true
+	limits := resources.PodCgroup(pod)
+	g.limits = &limits
 	if class == corev1.PodQOSBurstable {
 		requests := resources.Requests(pod)
 		return m.share(pod.UID, requests.Cpu().MilliValue())
@@ -172,11 +175,75 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 	return nil
 }
 
-func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
+// unlimited lifts a limit; 0 would leave it as it is.
+const unlimited = -1
+
+// Resize changes the limits of a pod's group that is there: with widen to the
+// larger of those in force and of the pod's, so that containers can change below
+// it in any order, without to the pod's (L3.125). A memory limit below what the
+// pod uses is refused.
+func (m *Manager) Resize(pod *corev1.Pod, widen bool) error {
+	g := m.pod(pod.UID)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	class := resources.QoS(pod)
+	path := resources.PodCgroupPath(class, pod.UID)
+	cm, err := m.group(path, m.paths(path))
+	if err != nil {
+		return err
+	}
 	want := resources.PodCgroup(pod)
+	if shrinks := g.limits == nil || want.Memory < g.limits.Memory; want.Memory > 0 && shrinks {
+		stats, err := cm.GetStats()
+		if err != nil {
+			return fmt.Errorf("read the memory usage of cgroup %s: %w", m.name(path), err)
+		}
+		if used := stats.MemoryStats.Usage.Usage; used > uint64(want.Memory) {
+			return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", want.Memory, used)
+		}
+	}
+	if widen {
+		want = wider(g.limits, want)
+	}
+	if err := cm.Set(m.resources(want)); err != nil {
+		return fmt.Errorf("set the limits of cgroup %s: %w", m.name(path), err)
+	}
+	if widen || class != corev1.PodQOSBurstable {
+		g.limits = &want
+		return nil
+	}
+	g.limits = &want
+	requests := resources.SpecRequests(pod)
+	return m.share(pod.UID, requests.Cpu().MilliValue())
+}
+
+// wider is the larger of both limits for each resource. What is not known to be
+// limited is lifted.
+func wider(have *resources.Cgroup, want resources.Cgroup) resources.Cgroup {
+	if have == nil {
+		want.CPUQuota, want.Memory = unlimited, unlimited
+		return want
+	}
+	larger := func(have, want int64) int64 {
+		if have <= 0 {
+			return have // no limit now: narrowing sets it
+		}
+		return max(have, want)
+	}
+	want.CPUShares = max(have.CPUShares, want.CPUShares)
+	want.CPUQuota = larger(have.CPUQuota, want.CPUQuota)
+	want.Memory = larger(have.Memory, want.Memory)
+	return want
+}
+
+func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
+	return m.resources(resources.PodCgroup(pod))
+}
+
+func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {
 	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: want.Memory}
 	m.cpu(r, want.CPUShares)
-	if want.CPUQuota > 0 {
+	if want.CPUQuota != 0 {
 		r.CpuQuota, r.CpuPeriod = want.CPUQuota, resources.CPUPeriod
 	}
 	if len(want.HugePages) > 0 {

@@ -48,6 +48,8 @@ type Volumes interface {
 // Cgroups are the parts of the cgroup manager that actions need.
 type Cgroups interface {
 	Ensure(pod *corev1.Pod) error
+	// Resize gives the group the pod's limits, or the larger of those and the ones in force.
+	Resize(pod *corev1.Pod, widen bool) error
 	Remove(ctx context.Context, uid types.UID) error
 	Parent(pod *corev1.Pod) string
 }
@@ -117,6 +119,8 @@ func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 		return e.runProbe(ctx, pod, a)
 	case podlife.RunHook:
 		return failed(e.runHook(ctx, pod, a))
+	case podlife.ResizePod:
+		return failed(failure("ResizePodInPlaceError", e.cfg.Cgroups.Resize(pod, a.Widen)))
 	case podlife.Resize:
 		return failed(e.resize(ctx, pod, a))
 	case podlife.StopContainer:
@@ -263,6 +267,13 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 	sized.Resources = a.Resources
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if limit := a.Resources.Limits.Memory().Value(); limit > 0 {
+		stats, err := e.cfg.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: a.ContainerID})
+		if used := int64(stats.GetStats().GetMemory().GetUsageBytes().GetValue()); err == nil && used > limit { // L3.125
+			return &podlife.Failure{Reason: "ResizePodInPlaceError", Message: fmt.Sprintf(
+				"cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", c.Name, limit, used)}
+		}
+	}
 	_, err := e.cfg.Runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{
 		ContainerId: a.ContainerID, Linux: spec.ContainerResources(pod, &sized, e.cfg.Node()),
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,8 @@ type Manager struct {
 	pending []*owner      // made, to be started by Run
 	wake    chan struct{} // pending is not empty
 	closed  bool
+
+	vacated atomic.Int64
 }
 
 // entry is one pod. Its fields are guarded by Manager.mu.
@@ -48,6 +51,8 @@ type View struct {
 	Status corev1.PodStatus // as computed here, possibly not written yet; read only
 	Life   podlife.Life     // empty before the first Step
 	Waits  []podlife.Wait
+
+	runs *corev1.Pod // with the resources that it may use; nil before the first Step
 }
 
 // New returns a manager. Nothing happens before Run.
@@ -287,10 +292,51 @@ func (m *Manager) active() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, e := range m.entries {
 		if e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase) {
-			pods = append(pods, e.pod)
+			pods = append(pods, e.runs())
 		}
 	}
 	return pods
+}
+
+// runs is the pod with the resources that it may use.
+func (e *entry) runs() *corev1.Pod {
+	if e.owner != nil {
+		if v := e.owner.view(); v.runs != nil {
+			return v.runs
+		}
+	}
+	return e.pod
+}
+
+// admitResize implements hub (L3.120).
+func (m *Manager) admitResize(pod *corev1.Pod) Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	others := slices.DeleteFunc(m.active(), func(p *corev1.Pod) bool { return p.UID == pod.UID })
+	if r := m.cfg.Admit(pod, others); r != nil {
+		return Result{Err: &podlife.Failure{Reason: r.Reason, Message: r.Message}}
+	}
+	return Result{}
+}
+
+// vacancies implements hub.
+func (m *Manager) vacancies() int64 { return m.vacated.Load() }
+
+// vacate implements hub.
+func (m *Manager) vacate() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.makeRoom()
+}
+
+// makeRoom tells the pods that wait for a resize that others made room, with m.mu held.
+func (m *Manager) makeRoom() {
+	m.vacated.Add(1)
+	for _, e := range m.entries {
+		if e.owner != nil && slices.ContainsFunc(e.owner.view().Waits, func(w podlife.Wait) bool { return w.For == "resize" }) {
+			e.owner.post(func(*mailbox) {})
+		}
+	}
 }
 
 // own gives the entry an owner, with m.mu held.
@@ -298,7 +344,7 @@ func (m *Manager) own(e *entry) {
 	if m.closed {
 		return
 	}
-	e.owner = newOwner(&m.cfg, e.pod, e.gone, e.rejected)
+	e.owner = newOwner(&m.cfg, m, e.pod, e.gone, e.rejected)
 	m.pending = append(m.pending, e.owner)
 	select {
 	case m.wake <- struct{}{}:
@@ -330,6 +376,7 @@ func (m *Manager) rest(o *owner) bool {
 	switch {
 	case e.gone && o.gone:
 		delete(m.entries, o.pod.UID)
+		m.makeRoom()
 		return true
 	case e.gone, e.pod.DeletionTimestamp != nil && o.pod.DeletionTimestamp == nil:
 		m.own(e)

@@ -25,6 +25,7 @@ import (
 // to Step: an outcome marks the picture stale, and only a new look clears that.
 type owner struct {
 	cfg *Config
+	hub hub
 	box mailbox
 
 	// Of the goroutine only.
@@ -33,7 +34,9 @@ type owner struct {
 	rejected *podlife.Rejection
 	stop     *podlife.Stop
 	state    podlife.State
-	started  bool // Recover was called
+	started  bool        // Recover was called
+	runs     *corev1.Pod // with the resources it may use: Output.Allocated
+	resizes  bool        // a resize is being brought in force
 	observed podlife.Observed
 	stale    bool
 	probes   []podlife.ProbeResult
@@ -63,9 +66,19 @@ type mailbox struct {
 	done   []podlife.Outcome
 }
 
-func newOwner(cfg *Config, pod *corev1.Pod, gone bool, rejected *podlife.Rejection) *owner {
+// hub is what an owner may ask of the manager about the other pods.
+type hub interface {
+	// admitResize says whether the pod may have the resources that its spec wants.
+	admitResize(pod *corev1.Pod) Result
+	// vacancies counts how often room was made on the node.
+	vacancies() int64
+	// vacate says that the pod made room.
+	vacate()
+}
+
+func newOwner(cfg *Config, hub hub, pod *corev1.Pod, gone bool, rejected *podlife.Rejection) *owner {
 	return &owner{
-		cfg: cfg, pod: pod, gone: gone, rejected: rejected, stale: true,
+		cfg: cfg, hub: hub, pod: pod, runs: pod, gone: gone, rejected: rejected, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: pod, gone: gone},
 		log:     newChronicle(cfg.Journal),
@@ -195,6 +208,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Now: time.Now(), Pod: o.pod, Gone: o.gone, Stop: o.stop, Reject: o.rejected,
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
+	in.Node.Vacated = o.hub.vacancies()
 	var out podlife.Output
 	o.state, out = o.cfg.Machine.Step(o.state, in)
 	for _, d := range in.Done {
@@ -208,6 +222,9 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	o.log.ended(in)
 	o.log.decided(in, out)
 	o.life = out.Life
+	if o.runs = out.Allocated; o.runs == nil {
+		o.runs = o.pod
+	}
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
 	}
@@ -216,7 +233,15 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		o.cfg.Status.Set(o.pod, &out.Status)
 		o.sent = out.Status
 	}
+	room := terminal(out.Status.Phase) && !terminal(o.seen.Status.Phase)
+	if resizes := resizing(&out.Status); resizes != o.resizes {
+		room = room || o.resizes
+		o.resizes = resizes
+	}
 	o.show(out)
+	if room {
+		o.hub.vacate()
+	}
 	for _, key := range out.Cancel {
 		if cancel := o.flights[key]; cancel != nil {
 			cancel()
@@ -237,10 +262,25 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	ctx, cancel := context.WithCancel(ctx)
 	o.flights[key] = cancel
 	o.log.begun(o.pod, b, time.Now())
-	pod := o.pod
+	if _, ok := b.Action.(podlife.AdmitResize); ok {
+		pod := o.pod
+		actions.Go(func() { o.finish(b.Action, o.hub.admitResize(pod), ctx.Err() != nil) })
+		return
+	}
+	pod := o.runs
 	actions.Go(func() {
 		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
 	})
+}
+
+// resizing says whether a status tells of a resize that is being brought in force.
+func resizing(st *corev1.PodStatus) bool {
+	for i := range st.Conditions {
+		if st.Conditions[i].Type == corev1.PodResizeInProgress {
+			return true
+		}
+	}
+	return false
 }
 
 // finish reports the end of an action.
@@ -281,7 +321,7 @@ func (o *owner) cancelAll() {
 func (o *owner) show(out podlife.Output) {
 	o.viewMu.Lock()
 	defer o.viewMu.Unlock()
-	o.seen = View{Status: out.Status, Life: out.Life, Waits: out.Waits}
+	o.seen = View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs}
 	if o.changed != nil {
 		close(o.changed)
 		o.changed = nil

@@ -37,7 +37,8 @@ type Executor interface {
 	// Do carries out one action and returns when it ended. When ctx is cancelled
 	// it gives up as soon as it can, leaves nothing half made, and answers a
 	// Failure; a success that came first stays a success. It is called from many
-	// goroutines; pod is read only and stays what it was when the action began.
+	// goroutines; pod is read only, stays what it was when the action began, and has
+	// the resources that are granted. AdmitResize is never handed to it.
 	Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) Result
 	// Forget drops what is remembered of a pod that is gone, and its logs. It may block.
 	Forget(pod *corev1.Pod)
@@ -69,8 +70,8 @@ type Config struct {
 	Executor Executor
 	Status   StatusWriter
 	Event    func(*corev1.Pod, podlife.Event) // must not block
-	// Admit is asked once about each pod that may still run, with the pods it
-	// would share the node with (L3.10); nil: it is welcome.
+	// Admit is asked once about each pod that may still run, and about each resize,
+	// with the pods it would share the node with (L3.10, L3.120); nil: it is welcome.
 	Admit   func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection
 	Journal journal.Recorder
 }
