@@ -112,7 +112,7 @@ func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace s
 }
 
 func systemPriorityClasses() []*schedulingv1.PriorityClass {
-	never := ptr.To(corev1.PreemptLowerPriority)
+	never := new(corev1.PreemptLowerPriority)
 	return []*schedulingv1.PriorityClass{
 		{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000, PreemptionPolicy: never,
 			Description: "Used for system critical pods that must not be moved from their current node."},
@@ -129,7 +129,7 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	err := raw.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
-			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
+			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
 			Ports:                 []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(port)}}},
 	})
 	if err != nil {
@@ -158,8 +158,8 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
 		AddressType: family,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(port), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(port), Protocol: new(corev1.ProtocolTCP)}},
 	}
 	return upsert(ctx, raw[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
 		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) && equality.Semantic.DeepEqual(o.Ports, slice.Ports) {

@@ -157,8 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case err := <-served:
 		return err
 	case <-ctx.Done():
-		<-served
-		return s.engine.Err()
+		return errors.Join(<-served, s.engine.Err())
 	}
 }
 

@@ -357,7 +357,7 @@ func testFieldOwnership(t *testing.T, r *running) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cm.ManagedFields) != 1 || cm.ManagedFields[0].Manager != "tester" || !strings.Contains(string(cm.ManagedFields[0].FieldsV1.Raw), `"f:k"`) {
+	if len(cm.ManagedFields) != 1 || cm.ManagedFields[0].Manager != "tester" || !strings.Contains(cm.ManagedFields[0].FieldsV1.GetRawString(), `"f:k"`) {
 		t.Errorf("managed fields %v", cm.ManagedFields)
 	}
 }

@@ -64,8 +64,7 @@ func list(t *testing.T) []pkg {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Doc,Dir,GoFiles", "carob/...")
 	out, err := cmd.Output()
 	if err != nil {
-		var ee *exec.ExitError
-		if errors.As(err, &ee) {
+		if ee, ok := errors.AsType[*exec.ExitError](err); ok {
 			t.Fatalf("go list: %v: %s", err, ee.Stderr)
 		}
 		t.Fatalf("go list: %v", err)

@@ -15,7 +15,9 @@ type Pod struct {
 	Name      string
 	SandboxID string
 	Ports     []PortMapping
-	UserNS    string // path of the user namespace that must own the network namespace; empty for the host's
+	// NetNS is the path of the network namespace to attach. The caller makes it for
+	// a pod whose user namespace has to own it; empty: Attach makes one.
+	NetNS string
 }
 
 // PortMapping publishes a port of the pod on the host.
@@ -34,8 +36,8 @@ type Attachment struct {
 
 // PodNetwork attaches sandboxes.
 //
-// Attach returns a namespace that is ready to use: loopback up, address, route
-// and port mappings in place. Attach of a known SandboxID answers the same again.
+// Attach returns a namespace that is ready to use and pinned: loopback up,
+// address, route and port mappings in place. Attach of a known SandboxID answers the same again.
 // Detach removes namespace and mappings and frees the address; an unknown id is
 // no error. Both survive a crash at any point: a repeated call finishes the work.
 type PodNetwork interface {

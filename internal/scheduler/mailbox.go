@@ -26,8 +26,8 @@ func (m *mailbox) post(f func()) {
 	}
 }
 
-// run runs everything that was posted and reports whether there was anything.
-func (m *mailbox) run() bool {
+// run runs everything that was posted.
+func (m *mailbox) run() {
 	m.mu.Lock()
 	work := m.queue
 	m.queue = nil
@@ -35,7 +35,6 @@ func (m *mailbox) run() bool {
 	for _, f := range work {
 		f()
 	}
-	return len(work) > 0
 }
 
 // feed lets a reflector post what it sees instead of storing it: the cluster and

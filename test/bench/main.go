@@ -82,28 +82,30 @@ func run(ctx context.Context) error {
 
 func print(results []result) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-	head := "\tunit\tbudget\t"
+	var head strings.Builder
+	head.WriteString("\tunit\tbudget\t")
 	for _, r := range results {
-		head += r.name + "\t"
+		head.WriteString(r.name + "\t")
 	}
 	if len(results) == 2 {
-		head += "better by\t"
+		head.WriteString("better by\t")
 	}
-	fmt.Fprintln(w, head)
+	fmt.Fprintln(w, head.String())
 	for _, row := range rows {
-		line := row.title + "\t" + row.unit + "\t" + row.budget + "\t"
+		var line strings.Builder
+		line.WriteString(row.title + "\t" + row.unit + "\t" + row.budget + "\t")
 		for _, r := range results {
 			v, ok := r.values[row.key]
 			if !ok {
-				line += "-\t"
+				line.WriteString("-\t")
 				continue
 			}
-			line += fmt.Sprintf("%.4g\t", v)
+			fmt.Fprintf(&line, "%.4g\t", v)
 		}
 		if len(results) == 2 {
-			line += ratio(results[0].values[row.key], results[1].values[row.key], row.lessIsBetter) + "\t"
+			line.WriteString(ratio(results[0].values[row.key], results[1].values[row.key], row.lessIsBetter) + "\t")
 		}
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, line.String())
 	}
 	return w.Flush()
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -179,7 +180,7 @@ func unmountBelow(dir string) {
 			below = append(below, f[4])
 		}
 	}
-	for i := len(below) - 1; i >= 0; i-- {
-		_ = syscall.Unmount(below[i], syscall.MNT_DETACH)
+	for _, b := range slices.Backward(below) {
+		_ = syscall.Unmount(b, syscall.MNT_DETACH)
 	}
 }

@@ -57,11 +57,11 @@ func usual() cluster {
 		},
 		"serviceaccounts": {
 			&corev1.ServiceAccount{ObjectMeta: named("default"), ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}},
-			&corev1.ServiceAccount{ObjectMeta: named("quiet"), AutomountServiceAccountToken: ptr.To(false)},
+			&corev1.ServiceAccount{ObjectMeta: named("quiet"), AutomountServiceAccountToken: new(false)},
 		},
 		"nodes": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid-n1", Labels: map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}},
 			Status: corev1.NodeStatus{Allocatable: amounts("2", "1Gi")}}},
-		"priorityclasses": {&schedulingv1.PriorityClass{ObjectMeta: named("high"), Value: 1000, PreemptionPolicy: ptr.To(corev1.PreemptNever)}},
+		"priorityclasses": {&schedulingv1.PriorityClass{ObjectMeta: named("high"), Value: 1000, PreemptionPolicy: new(corev1.PreemptNever)}},
 		"runtimeclasses": {&nodev1.RuntimeClass{ObjectMeta: named("vm"), Handler: "vm", Overhead: &nodev1.Overhead{PodFixed: amounts("100m", "10Mi")},
 			Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"vm": "yes"}}}},
 		"pods": {
@@ -149,7 +149,7 @@ func TestPodVariants(t *testing.T) {
 		{"L1.27: the account says no token", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "quiet" }, "", func(p *corev1.Pod) bool { return len(p.Spec.Volumes) == 0 }},
 		{"L1.27: the pod's word counts more", func(p *corev1.Pod) {
 			p.Spec.ServiceAccountName = "quiet"
-			p.Spec.AutomountServiceAccountToken = ptr.To(true)
+			p.Spec.AutomountServiceAccountToken = new(true)
 		}, "", func(p *corev1.Pod) bool { return len(p.Spec.Volumes) == 1 }},
 		{"L1.27: own mount", func(p *corev1.Pod) {
 			p.Spec.InitContainers = nil
@@ -165,12 +165,12 @@ func TestPodVariants(t *testing.T) {
 		{"L1.30", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high"; p.Spec.Priority = ptr.To[int32](5) }, "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name", nil},
 		{"L1.30", func(p *corev1.Pod) { p.Spec.PriorityClassName = "none" }, "no PriorityClass with name none was found", nil},
 		{"L1.31: tolerates everything", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, "", func(p *corev1.Pod) bool { return len(p.Spec.Tolerations) == 1 }},
-		{"L1.32", func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("vm") }, "", func(p *corev1.Pod) bool {
+		{"L1.32", func(p *corev1.Pod) { p.Spec.RuntimeClassName = new("vm") }, "", func(p *corev1.Pod) bool {
 			return p.Spec.Overhead.Cpu().MilliValue() == 100 && p.Spec.NodeSelector["vm"] == "yes"
 		}},
-		{"L1.32", func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("none") }, `pod rejected: RuntimeClass "none" not found`, nil},
+		{"L1.32", func(p *corev1.Pod) { p.Spec.RuntimeClassName = new("none") }, `pod rejected: RuntimeClass "none" not found`, nil},
 		{"L1.32", func(p *corev1.Pod) {
-			p.Spec.RuntimeClassName = ptr.To("vm")
+			p.Spec.RuntimeClassName = new("vm")
 			p.Spec.NodeSelector = map[string]string{"vm": "no"}
 		}, "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no", nil},
 		{"L1.32", func(p *corev1.Pod) { p.Spec.Overhead = amounts("1", "1") }, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead", nil},
@@ -283,7 +283,7 @@ func TestResizeFitsTheNode(t *testing.T) {
 // L1.37
 func TestNodeRestriction(t *testing.T) {
 	agent := &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}
-	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-n1", Controller: ptr.To(true)}}
+	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-n1", Controller: new(true)}}
 	mirrorOn := func(node string, owner []metav1.OwnerReference) *corev1.Pod {
 		return newTestPod(func(p *corev1.Pod) {
 			p.Annotations, p.OwnerReferences, p.Spec.NodeName = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, owner, node

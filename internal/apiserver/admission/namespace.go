@@ -41,7 +41,7 @@ func (l namespaceLifecycle) Admit(ctx context.Context, a admission.Attributes, _
 		return nil
 	}
 	err = admission.NewForbidden(a, fmt.Errorf("unable to create new content in namespace %s because it is being terminated", name))
-	if status, ok := err.(*apierrors.StatusError); ok {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
 			Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", name), Field: "metadata.namespace",
 		})

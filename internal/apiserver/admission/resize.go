@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -37,7 +38,7 @@ func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 // refuse is a Forbidden error with a machine-readable cause.
 func refuse(a admission.Attributes, cause metav1.CauseType, message string) error {
 	err := admission.NewForbidden(a, fmt.Errorf("%s", message))
-	if status, ok := err.(*apierrors.StatusError); ok && status.ErrStatus.Details != nil {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && status.ErrStatus.Details != nil {
 		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Type: cause, Message: message})
 	}
 	return err

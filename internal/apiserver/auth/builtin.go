@@ -35,10 +35,10 @@ func Builtin() Policy {
 				rule("get list update watch", "core", "persistentvolumeclaims"), rule(read, "storage.k8s.io", "storageclasses"), rule("watch", "core", "events"), eventsRule),
 			clusterRole("system:certificates.k8s.io:certificatesigningrequests:nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
 			clusterRole("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/selfnodeclient")),
-			approver("kube-apiserver-client-approver", "approve", "kubernetes.io/kube-apiserver-client"),
-			approver("kube-apiserver-client-kubelet-approver", "approve", "kubernetes.io/kube-apiserver-client-kubelet"),
-			approver("kubelet-serving-approver", "approve", "kubernetes.io/kubelet-serving"),
-			approver("legacy-unknown-approver", "approve", "kubernetes.io/legacy-unknown"),
+			approver("kube-apiserver-client-approver", "kubernetes.io/kube-apiserver-client"),
+			approver("kube-apiserver-client-kubelet-approver", "kubernetes.io/kube-apiserver-client-kubelet"),
+			approver("kubelet-serving-approver", "kubernetes.io/kubelet-serving"),
+			approver("legacy-unknown-approver", "kubernetes.io/legacy-unknown"),
 			clusterRole("system:volume-scheduler", rule("get list patch update watch", "core", "persistentvolumes"), rule(read, "storage.k8s.io", "storageclasses"),
 				rule("get list patch update watch", "core", "persistentvolumeclaims")),
 			clusterRole("system:kube-scheduler", schedulerRules()...),
@@ -94,8 +94,8 @@ func withLabel(r *rbacv1.ClusterRole, to string) *rbacv1.ClusterRole {
 	return r
 }
 
-func approver(name, verb, signer string) *rbacv1.ClusterRole {
-	return clusterRole("system:certificates.k8s.io:"+name, rule(verb, "certificates.k8s.io", "signers", signer))
+func approver(name, signer string) *rbacv1.ClusterRole {
+	return clusterRole("system:certificates.k8s.io:"+name, rule("approve", "certificates.k8s.io", "signers", signer))
 }
 
 func adminRules() []rbacv1.PolicyRule {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -136,20 +137,20 @@ func resourceName(obj runtime.Object) string {
 }
 
 func describe(rules []rbacv1.PolicyRule) string {
-	out := ""
+	var out strings.Builder
 	for _, p := range rules {
-		out += "{"
+		out.WriteString("{")
 		sep := ""
 		for _, f := range []struct {
 			name   string
 			values []string
 		}{{"APIGroups", p.APIGroups}, {"Resources", p.Resources}, {"ResourceNames", p.ResourceNames}, {"NonResourceURLs", p.NonResourceURLs}, {"Verbs", p.Verbs}} {
 			if len(f.values) > 0 {
-				out += fmt.Sprintf("%s%s:%q", sep, f.name, f.values)
+				fmt.Fprintf(&out, "%s%s:%q", sep, f.name, f.values)
 				sep = ", "
 			}
 		}
-		out += "}\n"
+		out.WriteString("}\n")
 	}
-	return out
+	return out.String()
 }

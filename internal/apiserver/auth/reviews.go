@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -27,6 +28,9 @@ func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthori
 	}
 	authn := func(kind, singular string, mk func() runtime.Object, answer func(context.Context, runtime.Object) error) rest.Storage {
 		return &review{kind: authenticationv1.SchemeGroupVersion.WithKind(kind), singular: singular, mk: mk, answer: answer}
+	}
+	if tokens != nil { // a review answers what a request with the token would be
+		tokens = group.NewTokenGroupAdder(tokens, []string{user.AllAuthenticated})
 	}
 	r := reviewer{resolver, a, tokens}
 	return map[schema.GroupVersion]map[string]rest.Storage{

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -86,7 +87,7 @@ func (r *bindingREST) assign(ctx context.Context, b *corev1.Binding, dryRun bool
 	}
 	err = storeerr.InterpretGetError(err, Resource, b.Name)
 	err = storeerr.InterpretUpdateError(err, Resource, b.Name)
-	if _, ok := err.(*apierrors.StatusError); !ok {
+	if _, ok := errors.AsType[*apierrors.StatusError](err); !ok {
 		err = apierrors.NewConflict(bindingResource, b.Name, err)
 	}
 	return err

@@ -139,7 +139,7 @@ func TestDeletePreconditions(t *testing.T) {
 	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the UID in the precondition (other) does not match the UID in record") {
 		t.Fatalf("another UID: %v", err)
 	}
-	_, _, err = remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To("1")}})
+	_, _, err = remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: new("1")}})
 	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record") {
 		t.Fatalf("another version: %v", err)
 	}

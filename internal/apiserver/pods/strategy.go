@@ -331,9 +331,3 @@ func requireKeys(s *metav1.LabelSelector, podLabels map[string]string, keys []st
 		}
 	}
 }
-
-// isMirror tells whether the pod mirrors a static pod of a node (L0.63).
-func isMirror(p *corev1.Pod) bool {
-	_, ok := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return ok
-}

@@ -189,7 +189,7 @@ func TestMayTake(t *testing.T) {
 		{policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, CurrentHealthy: 1}, 429, 0, "The disruption budget b does not allow evicting pods currently"},
 	} {
 		err := mayTake(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: c.status})
-		status, ok := err.(*apierrors.StatusError)
+		status, ok := errors.AsType[*apierrors.StatusError](err)
 		if !ok {
 			t.Errorf("%s: no error", c.cause)
 			continue

@@ -27,13 +27,6 @@ func orNone(s string) string {
 	return s
 }
 
-// joinSorted returns the elements in order, separated by commas.
-func joinSorted(s []string) string {
-	s = slices.Clone(s)
-	slices.Sort(s)
-	return strings.Join(s, ",")
-}
-
 // containers returns the names and images of the containers, comma separated.
 func containers(cs []corev1.Container) (names, images string) {
 	n, i := make([]string, len(cs)), make([]string, len(cs))

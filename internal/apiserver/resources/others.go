@@ -13,7 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
@@ -49,7 +49,7 @@ func Others() []*Resource {
 
 // RBAC returns the kinds of rbac.authorization.k8s.io.
 func RBAC() []*Resource {
-	segment := func(name string, _ bool) []string { return path.IsValidPathSegmentName(name) }
+	segment := func(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 	roleRow := table.Kind{
 		Columns: []table.Column{table.NameColumn, {Name: "Role"}, table.AgeColumn, {Name: "Users", Wide: true}, {Name: "Groups", Wide: true}, {Name: "ServiceAccounts", Wide: true}},
 		Row: func(o runtime.Object, now time.Time) []any {

@@ -7,6 +7,7 @@ package resources
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"time"
@@ -204,9 +205,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("build the subresources of %v: %w", r.GroupResource(), err)
 		}
-		for path, st := range more {
-			out[path] = st
-		}
+		maps.Copy(out, more)
 	}
 	return main, out, nil
 }

@@ -244,10 +244,8 @@ func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
 		return nil
 	}
 	ip, err := netip.ParseAddr(s.Spec.ClusterIP)
-	if err != nil {
-		return nil // validation says so
-	}
-	if old != nil && slices.Contains(allocatedIPs(old), ip) {
+	malformed := err != nil // validation says so
+	if malformed || old != nil && slices.Contains(allocatedIPs(old), ip) {
 		return nil
 	}
 	if err := a.ips.take(ip); err != nil {

@@ -39,6 +39,7 @@ type Options struct {
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
+	watches       *watches
 
 	mu     sync.Mutex
 	codecs map[string]codec
@@ -54,9 +55,11 @@ var _ generic.RESTOptionsGetter = (*Options)(nil)
 
 // NewOptions returns the options of kinds stored in e; uncached kinds get no watch cache.
 func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *Options {
+	w := countWatches(e.Client.Watcher)
+	e.Client.Watcher = w
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
 	o := &Options{engine: e, set: set, uncached: map[schema.GroupResource]bool{}, codecs: map[string]codec{},
-		compactor: compactor, stopCompactor: compactor.Stop}
+		compactor: compactor, stopCompactor: compactor.Stop, watches: w}
 	for _, gr := range uncached {
 		o.uncached[gr] = true
 	}
@@ -72,8 +75,8 @@ func (o *Options) Uncached() *Options {
 // Close stops compacting.
 func (o *Options) Close() { o.stopCompactor() }
 
-// Wait returns when every watch cache made so far holds what is stored. Before
-// that a cache turns lists away.
+// Wait returns when every watch cache made so far holds what is stored and
+// follows it. Before that a cache turns lists away, or learns late of a write.
 func (o *Options) Wait(ctx context.Context) error {
 	o.mu.Lock()
 	caches := slices.Clone(o.caches)
@@ -82,6 +85,9 @@ func (o *Options) Wait(ctx context.Context) error {
 		if err := c.Wait(ctx); err != nil {
 			return fmt.Errorf("read what is stored: %w", err)
 		}
+	}
+	if err := o.watches.wait(ctx, len(caches)); err != nil {
+		return fmt.Errorf("follow what is stored: %w", err)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (s *Service) forAPIServer(audiences []string) bool {
 func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *authenticationv1.BoundObjectReference) error {
 	gvk := schema.FromAPIVersionAndKind(b.APIVersion, b.Kind)
 	var target **ref
-	resource := schema.GroupResource{}
+	var resource schema.GroupResource
 	switch {
 	case gvk.Group == "" && gvk.Kind == "Pod":
 		resource, target = podResource, &c.Kubernetes.Pod

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -153,7 +154,7 @@ func TestTokenEnds(t *testing.T) {
 // L1.27: the mounted token is renewed after an hour and valid for a year.
 func TestMountedTokenLivesLonger(t *testing.T) {
 	f := newFixture(t)
-	r, err := f.request(authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(podLife), BoundObjectRef: bindTo("Pod", "p", "")})
+	r, err := f.request(authenticationv1.TokenRequestSpec{ExpirationSeconds: new(podLife), BoundObjectRef: bindTo("Pod", "p", "")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,12 +221,12 @@ func TestKeySetIsPublicOnly(t *testing.T) {
 	}
 	for path, want := range map[string]string{jwksPath: `"crv":"P-256"`, configurationPath: `"issuer":"` + DefaultIssuer + `"`} {
 		w := httptest.NewRecorder()
-		handlers[path].ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		handlers[path].ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if body := w.Body.String(); w.Code != 200 || !strings.Contains(body, want) || strings.Contains(body, `"d":`) {
 			t.Errorf("%s: %d %s", path, w.Code, body)
 		}
 		w = httptest.NewRecorder()
-		handlers[path].ServeHTTP(w, httptest.NewRequest("POST", path, nil))
+		handlers[path].ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
 		if w.Code != 405 {
 			t.Errorf("POST %s: %d", path, w.Code)
 		}

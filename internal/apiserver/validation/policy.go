@@ -9,15 +9,15 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // rbacName: names of roles and bindings may hold colons and capitals.
-func rbacName(name string, _ bool) []string { return path.IsValidPathSegmentName(name) }
+func rbacName(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 
 func namespacedRole(r *rbacv1.Role) field.ErrorList { return rules(r.Rules, true) }
 

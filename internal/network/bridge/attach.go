@@ -50,7 +50,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 }
 
 func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, error) {
-	p, err := n.takePlace(ctx, pod.UserNS)
+	p, err := n.takePlace(ctx, pod.NetNS)
 	if err != nil {
 		return nil, err
 	}
@@ -74,17 +74,17 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	return at, nil
 }
 
-func (n *Network) takePlace(ctx context.Context, userNS string) (*place, error) {
-	if n.pool != nil && userNS == "" {
+func (n *Network) takePlace(ctx context.Context, given string) (*place, error) {
+	if n.pool != nil && given == "" {
 		if p := n.pool.take(); p != nil {
 			return p, nil
 		}
 	}
-	p, err := n.makePlace(ctx, userNS)
+	p, err := n.makePlace(ctx, given)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		// Somebody deleted the bridge: make it again, once.
 		if n.ensureBridge() == nil {
-			p, err = n.makePlace(ctx, userNS)
+			p, err = n.makePlace(ctx, given)
 		}
 	}
 	return p, err

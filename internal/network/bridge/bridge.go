@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -363,7 +364,7 @@ func (n *Network) entries() []entry {
 	past := n.v4.past
 	if n.v6 != nil {
 		next = append(next, n.v6.next)
-		past = append(past[:len(past):len(past)], n.v6.past...)
+		past = append(slices.Clip(past), n.v6.past...)
 	}
 	for _, p := range past {
 		list = append(list, entry{Past: &pastEntry{UID: p.uid, IP: p.addr}})

@@ -8,17 +8,13 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"carob/internal/base/errkind"
 )
 
 // place is a network namespace with one end of a veth pair in it: everything a
@@ -43,15 +39,18 @@ func randomName(prefix string) string {
 	return prefix + strings.ToLower(rand.Text()[:15-len(prefix)])
 }
 
-// makePlace makes and pins a namespace and connects it to the bridge. userNS, if
-// any, becomes the namespace's owner. On error nothing is left.
-func (n *Network) makePlace(ctx context.Context, userNS string) (_ *place, err error) {
+// makePlace makes a namespace, or takes the one at the path given, pins it and
+// connects it to the bridge. On error nothing is left.
+func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err error) {
 	p := &place{path: filepath.Join(n.nsDir, randomName("n"))}
 	var ns *os.File
-	if userNS == "" {
+	if given == "" {
 		ns, p.h, err = makeNetNS(p.path, n.podSysctls())
 	} else {
-		ns, p.h, err = makeOwnedNetNS(ctx, p.path, userNS, n.podSysctls())
+		err = visit(given, func() (err error) {
+			ns, p.h, err = settle(p.path, n.podSysctls())
+			return err
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -201,37 +200,6 @@ func visit(path string, f func() error) error {
 		done <- err
 	}()
 	return <-done
-}
-
-// makeOwnedNetNS is makeNetNS for a namespace that belongs to another user
-// namespace. A process with threads can't enter one, so a helper process does.
-func makeOwnedNetNS(ctx context.Context, path, userNS string, sysctls []sysctl) (*os.File, *netlink.Handle, error) {
-	cmd := exec.CommandContext(ctx, "nsenter", "--user="+userNS, "--preserve-credentials", "unshare", "--net", "sh", "-c", "echo; read -r _")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, nil, fmt.Errorf("make a network namespace owned by %s: %w", userNS, err)
-	}
-	defer func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	}()
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		return nil, nil, errkind.Errorf(errkind.Unsupported, "make a network namespace owned by %s (nsenter and unshare of util-linux): %w", userNS, err)
-	}
-	var ns *os.File
-	var h *netlink.Handle
-	err = visit("/proc/"+strconv.Itoa(cmd.Process.Pid)+"/ns/net", func() (err error) {
-		ns, h, err = settle(path, sysctls)
-		return err
-	})
-	return ns, h, err
 }
 
 // pin keeps a namespace alive under a file name.

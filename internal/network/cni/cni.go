@@ -91,17 +91,33 @@ func (n *Network) load() (*libcni.NetworkConfigList, error) {
 	slices.Sort(files)
 	var list *libcni.NetworkConfigList
 	if strings.HasSuffix(files[0], ".conflist") {
-		list, err = libcni.ConfListFromFile(files[0])
+		list, err = libcni.NetworkConfFromFile(files[0])
 	} else {
-		var conf *libcni.PluginConfig
-		if conf, err = libcni.ConfFromFile(files[0]); err == nil {
-			list, err = libcni.ConfListFromConf(conf)
-		}
+		list, err = single(files[0])
 	}
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Invalid, "CNI configuration %s: %w", files[0], err)
 	}
 	return list, nil
+}
+
+// single reads the older form of a configuration, a file with one plugin.
+func single(file string) (*libcni.NetworkConfigList, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	plugin, err := libcni.NetworkPluginConfFromBytes(text)
+	if err != nil {
+		return nil, err
+	}
+	text, err = json.Marshal(map[string]any{
+		"cniVersion": plugin.Network.CNIVersion, "name": plugin.Network.Name, "plugins": []json.RawMessage{text},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(text)
 }
 
 // Ready implements network.PodNetwork: there is a configuration, and its plugins
@@ -122,9 +138,6 @@ func (n *Network) Ready(ctx context.Context) error {
 
 // Attach implements network.PodNetwork.
 func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachment, error) {
-	if pod.UserNS != "" {
-		return network.Attachment{}, errkind.Errorf(errkind.Unsupported, "pods with a user namespace can't be attached by CNI plugins here")
-	}
 	unlock, err := n.lock(ctx, pod.SandboxID)
 	if err != nil {
 		return network.Attachment{}, err
@@ -164,7 +177,7 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 		return nil, errors.Join(fmt.Errorf("attach pod %s/%s to CNI network %s: %w", pod.Namespace, pod.Name, list.Name, err),
 			n.drop(context.WithoutCancel(ctx), rec))
 	}
-	if err := makeNetNS(rec.NetNS); err != nil {
+	if err := makeNetNS(rec.NetNS, pod.NetNS); err != nil {
 		return fail(err)
 	}
 	result, err := n.cni.AddNetworkList(ctx, list, runtimeConf(rec))
@@ -365,8 +378,9 @@ func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ er
 	}
 }
 
-// makeNetNS makes a namespace with its loopback up and pins it at path.
-func makeNetNS(path string) error {
+// makeNetNS makes a namespace, or takes the one given by its path, starts its
+// loopback and pins it at path.
+func makeNetNS(path, given string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("pin network namespace: %w", err)
@@ -375,7 +389,7 @@ func makeNetNS(path string) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
+		err := enterNetNS(given)
 		if err == nil {
 			var lo netlink.Link
 			if lo, err = netlink.LinkByName("lo"); err == nil {
@@ -391,6 +405,19 @@ func makeNetNS(path string) error {
 		return fmt.Errorf("make network namespace: %w", err)
 	}
 	return nil
+}
+
+// enterNetNS moves the thread into the namespace at path, or a new one.
+func enterNetNS(path string) error {
+	if path == "" {
+		return unix.Unshare(unix.CLONE_NEWNET)
+	}
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 }
 
 func unpin(path string) error {

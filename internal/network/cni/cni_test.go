@@ -82,6 +82,28 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+// The older form of a configuration, a file with one plugin, is read like a list of one.
+func TestSinglePlugin(t *testing.T) {
+	cfg := Config{ConfDir: t.TempDir()}
+	text := `{"cniVersion": "0.4.0", "name": "alone", "type": "bridge", "bridge": "b0"}`
+	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "10-alone.conf"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := (&Network{cfg: cfg}).load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list.Name != "alone" || list.CNIVersion != "0.4.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "bridge" || string(list.Plugins[0].Bytes) == "" {
+		t.Errorf("read as %+v", list)
+	}
+	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "00-bad.conf"), []byte(`{"name": "bad"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Network{cfg: cfg}).load(); !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), "00-bad.conf") {
+		t.Errorf("without a type: %v", err)
+	}
+}
+
 // A plugin that fails leaves no namespace and no record.
 func TestFailedAdd(t *testing.T) {
 	cfg := configure(t)

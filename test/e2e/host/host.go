@@ -88,10 +88,7 @@ func links() ([]string, error) {
 func cgroups() ([]string, error) {
 	var all []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // removed while walking
-		}
-		if d.IsDir() {
+		if err == nil && d.IsDir() { // else removed while walking
 			all = append(all, p)
 		}
 		return nil

@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -161,9 +163,7 @@ func (b *Builder) debianLayer(ctx context.Context) (*layer, error) {
 		if err != nil {
 			return nil, err
 		}
-		for p, n := range pkgs {
-			t[p] = n
-		}
+		maps.Copy(t, pkgs)
 		for name, master := range map[string]string{"etc/passwd": "usr/share/base-passwd/passwd.master", "etc/group": "usr/share/base-passwd/group.master"} {
 			t.file(name, 0o644, []byte(strings.ReplaceAll(string(t[master].body), ":*:", ":x:")))
 		}
@@ -194,9 +194,9 @@ func (b *Builder) addUser(ctx context.Context, own tree, name string, id int, ho
 	if err != nil {
 		return err
 	}
-	own.file("etc/passwd", 0o644, fmt.Appendf(base.tree["etc/passwd"].body[:len(base.tree["etc/passwd"].body):len(base.tree["etc/passwd"].body)],
+	own.file("etc/passwd", 0o644, fmt.Appendf(slices.Clip(base.tree["etc/passwd"].body),
 		"%s:x:%d:%d:%s:%s:/usr/sbin/nologin\n", name, id, id, name, home))
-	own.file("etc/group", 0o644, fmt.Appendf(base.tree["etc/group"].body[:len(base.tree["etc/group"].body):len(base.tree["etc/group"].body)], "%s:x:%d:\n", name, id))
+	own.file("etc/group", 0o644, fmt.Appendf(slices.Clip(base.tree["etc/group"].body), "%s:x:%d:\n", name, id))
 	return nil
 }
 
