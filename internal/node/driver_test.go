@@ -102,8 +102,9 @@ func (w *world) start() {
 			return podlife.Node{Name: "n1", HostIPs: node.HostIPs, RuntimeName: "fake", BootID: "b", AgentStarted: started}
 		},
 		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
-		Admit: func(pod *corev1.Pod, _ []*corev1.Pod) *podlife.Rejection {
-			if strings.HasPrefix(pod.Name, "refused") {
+		Admit: func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+			beside := slices.ContainsFunc(others, func(p *corev1.Pod) bool { return p.Name == pod.Labels["refused-beside"] })
+			if beside || strings.HasPrefix(pod.Name, "refused") {
 				return &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}
 			}
 			return nil
@@ -560,6 +561,7 @@ func TestJournal(t *testing.T) {
 					t.Errorf("%s ended without a begin", e.Key)
 				}
 				delete(open, e.Key)
+			default:
 			}
 		}
 		if len(open) != 0 {
