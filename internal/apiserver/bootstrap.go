@@ -21,7 +21,6 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/resources"

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
