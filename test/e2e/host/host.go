@@ -88,12 +88,18 @@ func links() ([]string, error) {
 func cgroups() ([]string, error) {
 	var all []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() { // else removed while walking
+		if err == nil && d.IsDir() && ofContainers(p) { // else removed while walking
 			all = append(all, p)
 		}
 		return nil
 	})
 	return all, err
+}
+
+// ofContainers says whether a cgroup is one of carob's or another container
+// engine's: sessions and services come and go by themselves.
+func ofContainers(group string) bool {
+	return strings.Contains(group, "carob") || strings.Contains(group, "kubepods") || strings.Contains(group, "k8s.io")
 }
 
 func lines(cmd string, args ...string) ([]string, error) {
@@ -146,7 +152,7 @@ func cgroupOf(pid string) string {
 	}
 	for l := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSpace(l), ":", 3)
-		if len(f) == 3 && (strings.Contains(f[2], "carob") || strings.Contains(f[2], "kubepods")) {
+		if len(f) == 3 && ofContainers(f[2]) {
 			return f[2]
 		}
 	}
