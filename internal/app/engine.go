@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,8 +45,8 @@ func openEngine(ctx context.Context, in instance.Instance, version string) (*eng
 // close lets go of what was opened, the last first. Containers go on.
 func (e *engine) close() error {
 	var errs []error
-	for i := len(e.closes) - 1; i >= 0; i-- {
-		errs = append(errs, e.closes[i]())
+	for _, closeOne := range slices.Backward(e.closes) {
+		errs = append(errs, closeOne())
 	}
 	return errors.Join(errs...)
 }

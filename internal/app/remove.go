@@ -48,7 +48,7 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	}
 	errs = append(errs, removeCgroups("/proc/self/mountinfo", in.CgroupRoot))
 	if in.PodLogDir != filepath.Join(in.DataDir, "log", "pods") {
-		errs = append(errs, removeEmpty(in.PodLogDir))
+		removeEmpty(in.PodLogDir)
 	}
 	errs = append(errs, os.RemoveAll(in.RunDir))
 	return errors.Join(errs...)
@@ -156,11 +156,11 @@ func removeCgroup(dir string) error {
 		return fmt.Errorf("look at cgroup: %w", err)
 	}
 	var errs []error
-	for i := len(all) - 1; i >= 0; i-- {
-		if err := unix.Rmdir(all[i]); err == nil || errors.Is(err, unix.ENOENT) {
+	for _, group := range slices.Backward(all) {
+		if err := unix.Rmdir(group); err == nil || errors.Is(err, unix.ENOENT) {
 			continue
 		}
-		if err := emptyCgroup(all[i]); err != nil {
+		if err := emptyCgroup(group); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -207,17 +207,14 @@ func kill(pid string) {
 	}
 }
 
-// removeEmpty removes a directory and its empty subdirectories.
-func removeEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil // nothing there
-	}
+// removeEmpty removes a directory and its empty subdirectories, if they are there.
+// What is left in them is not ours to remove.
+func removeEmpty(dir string) {
+	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if e.IsDir() {
-			_ = removeEmpty(filepath.Join(dir, e.Name()))
+			removeEmpty(filepath.Join(dir, e.Name()))
 		}
 	}
-	_ = os.Remove(dir) // fails when something is left in it, which is then not ours to remove
-	return nil
+	_ = os.Remove(dir)
 }

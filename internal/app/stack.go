@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // stack runs parts and stops them in reverse: a part never outlives what it
@@ -74,10 +75,10 @@ func (s *stack) wait(ctx context.Context) error {
 // stop ends all parts, the last started first.
 func (s *stack) stop() error {
 	var errs []error
-	for i := len(s.parts) - 1; i >= 0; i-- {
-		s.parts[i].cancel()
-		<-s.parts[i].done
-		errs = append(errs, s.parts[i].err)
+	for _, p := range slices.Backward(s.parts) {
+		p.cancel()
+		<-p.done
+		errs = append(errs, p.err)
 	}
 	s.parts = nil
 	return errors.Join(errs...)

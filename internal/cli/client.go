@@ -52,16 +52,16 @@ func (r *root) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-func (r *root) client() (*kubernetes.Clientset, *rest.Config, error) {
+func (r *root) client() (*kubernetes.Clientset, error) {
 	cfg, err := r.restConfig()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("make client: %w", err)
 	}
-	return c, cfg, nil
+	return c, nil
 }
 
 // oneNode is the node named, or the only one there is.

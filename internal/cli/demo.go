@@ -47,7 +47,7 @@ with carob; nothing is downloaded.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Minute)
 			defer cancel()
-			c, _, err := r.client()
+			c, err := r.client()
 			if err != nil {
 				return err
 			}

@@ -161,9 +161,8 @@ func (g *gantt) collect() {
 	end := g.entries[len(g.entries)-1].Time
 	var open []begun
 	take := func(key string) (begun, bool) {
-		for i := len(open) - 1; i >= 0; i-- {
-			if open[i].key == key {
-				b := open[i]
+		for i, b := range slices.Backward(open) {
+			if b.key == key {
 				open = slices.Delete(open, i, i+1)
 				return b, true
 			}
@@ -470,7 +469,8 @@ func (g *gantt) row(b *strings.Builder, r *row, sameGroup bool) {
 		group = strings.Repeat(" ", utf8.RuneCountInString(group))
 	}
 	label := group + " " + r.name
-	line := label + strings.Repeat(" ", g.label-utf8.RuneCountInString(label)) + g.paint("2", "│")
+	var line strings.Builder
+	line.WriteString(label + strings.Repeat(" ", g.label-utf8.RuneCountInString(label)) + g.paint("2", "│"))
 	cells := make([]cell, g.axis.columns)
 	for i := range cells {
 		cells[i].r = ' '
@@ -487,12 +487,12 @@ func (g *gantt) row(b *strings.Builder, r *row, sameGroup bool) {
 		for ; i < len(cells) && cells[i].sgr == cells[from].sgr; i++ {
 			run = append(run, cells[i].r)
 		}
-		line += g.paint(cells[from].sgr, string(run))
+		line.WriteString(g.paint(cells[from].sgr, string(run)))
 	}
 	if note := r.text(); note != "" {
-		line += "  " + note
+		line.WriteString("  " + note)
 	}
-	b.WriteString(strings.TrimRight(line, " ") + "\n")
+	b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 }
 
 func (g *gantt) draw(cells []cell, s span) {

@@ -85,7 +85,7 @@ func (r *root) statusCommand() *cobra.Command {
 func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	c, _, err := r.client()
+	c, err := r.client()
 	if err == nil {
 		err = fillStatus(ctx, c, st)
 	}

@@ -38,7 +38,7 @@ It works for pods that are gone, too.`,
 			if err != nil {
 				return err
 			}
-			c, _, err := r.client()
+			c, err := r.client()
 			if err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func whyPending(pod *corev1.Pod) string {
 }
 
 func (r *root) podNames(ctx context.Context, namespace string) []string {
-	c, _, err := r.client()
+	c, err := r.client()
 	if err != nil {
 		return nil
 	}

@@ -134,7 +134,10 @@ func (r *root) upDetached(ctx context.Context, in instance.Instance) error {
 	if failed != "" {
 		return errors.New(failed)
 	}
-	return fmt.Errorf("carob ended before it was ready (%v): see %s", werr, in.LogFile)
+	if werr != nil {
+		return fmt.Errorf("carob ended before it was ready, see %s: %w", in.LogFile, werr)
+	}
+	return fmt.Errorf("carob ended before it was ready, see %s", in.LogFile)
 }
 
 // leaveTerminal closes the pipe to the parent: standard output goes nowhere from now on.

@@ -21,8 +21,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // line is one line of a log file, n seconds after midnight.
 func line(n int, stream, tag, text string) string {
 	return fmt.Sprintf("2026-11-21T00:%02d:%02d.5Z %s %s %s\n", n/60, n%60, stream, tag, text)
@@ -81,13 +79,13 @@ func TestRead(t *testing.T) {
 		out, err string
 	}{
 		{name: "all", text: mixed, out: "a\nc1 c2\n\n", err: "b\nd\n"},
-		{name: "last lines", text: mixed, o: Options{Tail: ptr(int64(4))}, out: "c2\n\n", err: "d\n"},
-		{name: "more than there are", text: mixed, o: Options{Tail: ptr(int64(99))}, out: "a\nc1 c2\n\n", err: "b\nd\n"},
-		{name: "none", text: mixed, o: Options{Tail: ptr(int64(0))}},
+		{name: "last lines", text: mixed, o: Options{Tail: new(int64(4))}, out: "c2\n\n", err: "d\n"},
+		{name: "more than there are", text: mixed, o: Options{Tail: new(int64(99))}, out: "a\nc1 c2\n\n", err: "b\nd\n"},
+		{name: "none", text: mixed, o: Options{Tail: new(int64(0))}},
 		{name: "since", text: mixed, o: Options{Since: time.Date(2026, 11, 21, 0, 0, 5, 0, time.UTC)}, out: "c2\n\n"},
 		{name: "times", text: line(1, "stdout", "P", "x") + line(2, "stdout", "F", "y") + line(3, "stdout", "F", "z"), o: Options{Timestamps: true},
 			out: "2026-11-21T00:00:01.500000000Z xy\n2026-11-21T00:00:03.500000000Z z\n"},
-		{name: "limit", text: lines(10, 20), o: Options{Limit: ptr(int64(7))}, out: "10\n11\n1"},
+		{name: "limit", text: lines(10, 20), o: Options{Limit: new(int64(7))}, out: "10\n11\n1"},
 		{name: "no end of line", text: lines(1, 2) + strings.TrimSuffix(lines(2, 3), "\n"), out: "1\n2\n"},
 		{name: "empty", text: ""},
 	}

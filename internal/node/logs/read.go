@@ -89,7 +89,7 @@ func (r *reader) old(ctx context.Context, path string, o Options) error {
 			return err
 		}
 		if o.Tail != nil {
-			offset := int64(0)
+			var offset int64
 			if offset, short, err = tailOffset(r.file, own.Size(), wanted); err != nil {
 				return err
 			}
@@ -363,16 +363,15 @@ func (p *printer) line(line []byte) error {
 		return errFull
 	}
 	e, err := parse(line)
-	if err != nil {
-		return nil // a broken line must not hide the others
-	}
+	broken := err != nil // must not hide the others
 	w := p.out[e.stream]
-	if w == nil {
+	if broken || w == nil {
 		return nil
 	}
 	if !p.o.Since.IsZero() || p.o.Timestamps {
 		at, err := e.at()
-		if err != nil || at.Before(p.o.Since) {
+		timeless := err != nil
+		if timeless || at.Before(p.o.Since) {
 			return nil
 		}
 		if p.o.Timestamps && !p.begun[e.stream] {
@@ -444,7 +443,7 @@ func Tail(path string, lines int, size int64) (string, error) {
 			}
 		}
 	}
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		return "", err
 	}
 	if err := p.flush(); err != nil {

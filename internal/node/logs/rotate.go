@@ -124,7 +124,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 
 // grew notes that a quiet log is written again and ends the watch: one event is enough.
 func (r *Rotator) grew(w *fsnotify.Watcher, path string) bool {
-	w.Remove(path) // may be gone already
+	_ = w.Remove(path) // may be gone already
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := false
@@ -168,7 +168,7 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 			continue
 		}
 		if info, err = os.Stat(l.path); err != nil || info.Size() != l.size {
-			w.Remove(l.path)
+			_ = w.Remove(l.path) // may be gone already
 			again = true
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +100,7 @@ func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeo
 }
 
 func output(res *cri.ExecSyncResponse) string {
-	out := append(res.Stdout[:len(res.Stdout):len(res.Stdout)], res.Stderr...)
+	out := append(slices.Clip(res.Stdout), res.Stderr...)
 	return string(out[:min(len(out), maxOutput)])
 }
 

@@ -125,8 +125,8 @@ func TestHTTPGet(t *testing.T) {
 		{name: "redirect", path: "/same", verdict: podlife.ProbeSuccess},
 		{name: "loop", path: "/loop", verdict: podlife.ProbeFailure, text: `Get "/loop": stopped after 10 redirects`},
 		{name: "other host", path: "/other", verdict: podlife.ProbeWarning, text: "Probe terminated redirects, Response body: <a href=\"http://other.example/\">Found</a>.\n\n"},
-		{name: "named port", path: "code?c=200", port: ptr(intstr.FromString("web")), verdict: podlife.ProbeSuccess, text: "body"},
-		{name: "unknown port", path: "/", port: ptr(intstr.FromString("no")), verdict: podlife.ProbeError, text: `couldn't find port: "no"`},
+		{name: "named port", path: "code?c=200", port: new(intstr.FromString("web")), verdict: podlife.ProbeSuccess, text: "body"},
+		{name: "unknown port", path: "/", port: new(intstr.FromString("no")), verdict: podlife.ProbeError, text: `couldn't find port: "no"`},
 		{name: "defaults", path: "/code?c=200", verdict: podlife.ProbeSuccess, text: "body", check: func(t *testing.T) {
 			if seen.UserAgent() != "kube-probe/1.37" || seen.Header.Get("Accept") != "*/*" || seen.Header.Get("Accept-Encoding") != "" {
 				t.Errorf("headers %v", seen.Header)
@@ -171,8 +171,6 @@ func TestHTTPGet(t *testing.T) {
 		check(t, verdict, text, podlife.ProbeFailure, fmt.Sprintf(`Get "%s/": dial tcp %s: connect: connection refused`, base, u.Host))
 	})
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // TCP probes (L5.24).
 func TestTCPSocket(t *testing.T) {

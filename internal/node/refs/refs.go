@@ -7,6 +7,7 @@ package refs
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,15 +204,15 @@ func (s *Store) watch(k key) *object {
 	s.wg.Go(func() {
 		follow(ctx, s.source(k), sink{
 			tried:   func() { once.Do(func() { s.answer(o) }) },
-			replace: func(all []metav1.Object) bool { return s.store(o, k, pick(all, k)) },
+			replace: func(all []metav1.Object) bool { return s.store(o, pick(all, k)) },
 			apply: func(obj metav1.Object, deleted bool) bool {
 				switch {
 				case obj.GetName() != k.name:
 					return false
 				case deleted:
-					return s.store(o, k, nil)
+					return s.store(o, nil)
 				default:
-					return s.store(o, k, obj)
+					return s.store(o, obj)
 				}
 			},
 		})
@@ -227,7 +228,7 @@ func (s *Store) answer(o *object) {
 }
 
 // store keeps a new value and tells the pods. It reports whether the value can't change any more.
-func (s *Store) store(o *object, k key, value metav1.Object) (final bool) {
+func (s *Store) store(o *object, value metav1.Object) (final bool) {
 	s.mu.Lock()
 	old := o.value
 	o.known, o.value = true, value
@@ -292,10 +293,8 @@ func volumeRefs(pod *corev1.Pod) []key {
 	var keys []key
 	add := func(kind kind, name string) {
 		k := key{kind, pod.Namespace, name}
-		for _, old := range keys {
-			if old == k {
-				return
-			}
+		if slices.Contains(keys, k) {
+			return
 		}
 		keys = append(keys, k)
 	}

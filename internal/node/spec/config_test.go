@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -14,11 +15,11 @@ import (
 // A whole container, field by field (L3.138–164).
 func TestContainerConfig(t *testing.T) {
 	pod, node := testPod(), testNode()
-	pod.Spec.TerminationGracePeriodSeconds = ptr(int64(30))
+	pod.Spec.TerminationGracePeriodSeconds = new(int64(30))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{
-		RunAsUser: ptr(int64(1000)), RunAsGroup: ptr(int64(2000)), FSGroup: ptr(int64(3000)), SupplementalGroups: []int64{4000},
-		SupplementalGroupsPolicy: ptr(corev1.SupplementalGroupsPolicyStrict),
-		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr("p/q.json")},
+		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(2000)), FSGroup: new(int64(3000)), SupplementalGroups: []int64{4000},
+		SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict),
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new("p/q.json")},
 	}
 	c := &pod.Spec.Containers[0]
 	c.Command, c.Args, c.WorkingDir = []string{"sh", "-c"}, []string{"echo $(WHO) $$(WHO) $(NONE)"}, "/srv"
@@ -31,18 +32,18 @@ func TestContainerConfig(t *testing.T) {
 		Limits:   corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("2Gi")},
 	}
 	c.SecurityContext = &corev1.SecurityContext{
-		RunAsUser: ptr(int64(1001)), AllowPrivilegeEscalation: ptr(false), ReadOnlyRootFilesystem: ptr(true),
+		RunAsUser: new(int64(1001)), AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 		Capabilities:    &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}, Drop: []corev1.Capability{"ALL"}},
 		AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
 	}
 	c.VolumeMounts = []corev1.VolumeMount{
-		{Name: "a", MountPath: "/a", MountPropagation: ptr(corev1.MountPropagationBidirectional)},
+		{Name: "a", MountPath: "/a", MountPropagation: new(corev1.MountPropagationBidirectional)},
 		{Name: "ro", MountPath: "rel", SubPathExpr: "x/$(WHO)"},
-		{Name: "a", MountPath: "/r", ReadOnly: true, RecursiveReadOnly: ptr(corev1.RecursiveReadOnlyIfPossible)},
+		{Name: "a", MountPath: "/r", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
 	}
 	a := &api{volumes: map[string]Volume{"a": {HostPath: "/vols/a", Relabel: true}, "ro": {HostPath: "/vols/ro", ReadOnly: true}}}
 	got, err := Assemble(t.Context(), ContainerInput{
-		Pod: pod, Container: c, Attempt: 3, Node: node, PodIPs: []string{"10.1.0.2"}, Image: Image{Ref: "sha256:1", UID: ptr(int64(0))},
+		Pod: pod, Container: c, Attempt: 3, Node: node, PodIPs: []string{"10.1.0.2"}, Image: Image{Ref: "sha256:1", UID: new(int64(0))},
 	}, a, a)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +110,7 @@ func TestContainerErrors(t *testing.T) {
 	}
 	nonRoot := func(user *int64, img Image) func(*ContainerInput) {
 		return func(in *ContainerInput) {
-			in.Container.SecurityContext = &corev1.SecurityContext{RunAsNonRoot: ptr(true), RunAsUser: user}
+			in.Container.SecurityContext = &corev1.SecurityContext{RunAsNonRoot: new(true), RunAsUser: user}
 			in.Image = img
 		}
 	}
@@ -118,21 +119,21 @@ func TestContainerErrors(t *testing.T) {
 		change func(*ContainerInput)
 		err    string
 	}{
-		{"runAsUser 0", nonRoot(ptr(int64(0)), Image{}), `container's runAsUser breaks non-root policy (pod: "web_shop(u-1)", container: c)`},
-		{"image is root", nonRoot(nil, Image{UID: ptr(int64(0))}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
+		{"runAsUser 0", nonRoot(new(int64(0)), Image{}), `container's runAsUser breaks non-root policy (pod: "web_shop(u-1)", container: c)`},
+		{"image is root", nonRoot(nil, Image{UID: new(int64(0))}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
 		{"image says no user", nonRoot(nil, Image{}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a name", nonRoot(nil, Image{Username: "www"}), `container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
-		{"image user is a number", nonRoot(nil, Image{UID: ptr(int64(9))}), ""},
-		{"own user", nonRoot(ptr(int64(5)), Image{UID: ptr(int64(0))}), ""},
+		{"image user is a number", nonRoot(nil, Image{UID: new(int64(9))}), ""},
+		{"own user", nonRoot(new(int64(5)), Image{UID: new(int64(0))}), ""},
 		{"no such volume", mount(corev1.VolumeMount{Name: "no"}), `cannot find volume "no" to mount into container "c"`},
 		{"absolute subPath", mount(corev1.VolumeMount{Name: "v", SubPath: "/x"}), "error SubPath `/x` must not be an absolute path"},
 		{"backsteps", mount(corev1.VolumeMount{Name: "v", SubPath: "a/../../x"}), "unable to provision SubPath `a/../../x`: must not contain '..'"},
 		{"unknown variable", mount(corev1.VolumeMount{Name: "v", SubPathExpr: "$(NO)/x"}), "missing value for NO"},
 		{"dots in a name", mount(corev1.VolumeMount{Name: "v", SubPath: "a..b"}), ""},
-		{"recursive read-only", mount(corev1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr(corev1.RecursiveReadOnlyEnabled)}),
+		{"recursive read-only", mount(corev1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}),
 			`volume mount "v" of container "c" wants a recursive read-only mount, which the runtime does not support`},
 		{"seccomp outside", func(in *ContainerInput) {
-			in.Container.SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr("../x")}}
+			in.Container.SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new("../x")}}
 		}, `localhostProfile "../x" of container "c" leaves the seccomp directory of the node`},
 	}
 	for _, tc := range tests {
@@ -154,7 +155,7 @@ func TestSecurity(t *testing.T) {
 	build := func(change func(*corev1.Pod, *ContainerInput)) *cri.LinuxContainerSecurityContext {
 		t.Helper()
 		pod := testPod()
-		in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{UID: ptr(int64(33))}}
+		in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{UID: new(int64(33))}}
 		change(pod, &in)
 		cfg, err := ContainerConfig(in)
 		if err != nil {
@@ -183,18 +184,18 @@ func TestSecurity(t *testing.T) {
 	if n := sc.NamespaceOptions; n.Pid != cri.NamespaceMode_TARGET || n.TargetId != "t1" {
 		t.Errorf("target: %v", n)
 	}
-	sc = build(func(p *corev1.Pod, in *ContainerInput) { p.Spec.ShareProcessNamespace = ptr(true); in.TargetID = "t1" })
+	sc = build(func(p *corev1.Pod, in *ContainerInput) { p.Spec.ShareProcessNamespace = new(true); in.TargetID = "t1" })
 	if n := sc.NamespaceOptions; n.Pid != cri.NamespaceMode_POD {
 		t.Errorf("shared: %v", n)
 	}
 	sc = build(func(_ *corev1.Pod, in *ContainerInput) {
-		in.Container.SecurityContext = &corev1.SecurityContext{Privileged: ptr(true)}
+		in.Container.SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	})
 	if !sc.Privileged || sc.MaskedPaths != nil || sc.NoNewPrivs || sc.Seccomp.ProfileType != cri.SecurityProfile_Unconfined {
 		t.Errorf("privileged: %v", sc)
 	}
 	sc = build(func(_ *corev1.Pod, in *ContainerInput) {
-		in.Container.SecurityContext = &corev1.SecurityContext{ProcMount: ptr(corev1.UnmaskedProcMount)}
+		in.Container.SecurityContext = &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}
 	})
 	if sc.MaskedPaths != nil || sc.ReadonlyPaths != nil {
 		t.Errorf("unmasked: %v", sc)
@@ -210,8 +211,8 @@ func TestSecurity(t *testing.T) {
 
 func TestSandboxConfig(t *testing.T) {
 	pod := testPod()
-	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = "h", "sub", ptr(true)
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net/core/somaxconn", Value: "1"}}, RunAsGroup: ptr(int64(7))}
+	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = "h", "sub", new(true)
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net/core/somaxconn", Value: "1"}}, RunAsGroup: new(int64(7))}
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 53, HostPort: 5353, Protocol: corev1.ProtocolUDP, HostIP: "127.0.0.1"}}
 	got, warnings, err := SandboxConfig(SandboxInput{Pod: pod, Attempt: 2, Node: testNode(), CgroupParent: "/kubepods/besteffort/podu-1"})
 	if err != nil || len(warnings) > 0 {
@@ -242,8 +243,8 @@ func TestSandboxConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	pod.Spec.HostUsers = ptr(false)
-	if _, _, err := SandboxConfig(SandboxInput{Pod: pod, Node: testNode()}); err != ErrUserNamespaces {
+	pod.Spec.HostUsers = new(false)
+	if _, _, err := SandboxConfig(SandboxInput{Pod: pod, Node: testNode()}); !errors.Is(err, ErrUserNamespaces) {
 		t.Errorf("L3.163: %v", err)
 	}
 }
@@ -262,11 +263,11 @@ func TestHostname(t *testing.T) {
 		{"pod name", func(*corev1.Pod) {}, "web", "", "web", ""},
 		{"long name", func(p *corev1.Pod) { p.Name = long }, strings.Repeat("a", 62), "", strings.Repeat("a", 62), ""},
 		{"hostname", func(p *corev1.Pod) { p.Spec.Hostname, p.Spec.Subdomain = "h", "s" }, "h", "s.shop.svc.cluster.local", "h", ""},
-		{"override", func(p *corev1.Pod) { p.Spec.HostnameOverride, p.Spec.Subdomain = ptr("o.x"), "s" }, "o.x", "", "o.x", ""},
+		{"override", func(p *corev1.Pod) { p.Spec.HostnameOverride, p.Spec.Subdomain = new("o.x"), "s" }, "o.x", "", "o.x", ""},
 		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "web", "", "", ""},
-		{"fqdn without subdomain", func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN = ptr(true) }, "web", "", "web", ""},
+		{"fqdn without subdomain", func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN = new(true) }, "web", "", "web", ""},
 		{"fqdn too long", func(p *corev1.Pod) {
-			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 40), "s", ptr(true)
+			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 40), "s", new(true)
 		}, strings.Repeat("h", 40), "s.shop.svc.cluster.local", "", "failed to construct FQDN from pod hostname and cluster domain, FQDN " + strings.Repeat("h", 40) +
 			".s.shop.svc.cluster.local is too long (64 characters is the max, 65 characters requested)"},
 	}
@@ -328,10 +329,10 @@ func TestDNS(t *testing.T) {
 		}, &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}, nil},
 		{"none and config", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr("1")}, {Name: "rotate"}, {Name: "ndots", Value: ptr("2")}}}
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}, {Name: "rotate"}, {Name: "ndots", Value: new("2")}}}
 		}, &cri.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []string{"ndots:2", "rotate"}}, nil},
 		{"merge", func(p *corev1.Pod, _ *Node) {
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"cluster.local", "b"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr("1")}}}
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"cluster.local", "b"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
 		}, &cri.DNSConfig{Servers: []string{"10.96.0.10", "1.1.1.1"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.com", "b"}, Options: []string{"ndots:1"}}, nil},
 		{"no cluster DNS", func(_ *corev1.Pod, n *Node) { n.ClusterDNS = nil },
 			&cri.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.com"}, Options: []string{"timeout:1"}},

@@ -17,8 +17,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func named(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 
 func testNode() *Node {
@@ -175,7 +173,7 @@ func TestEnvironment(t *testing.T) {
 			}},
 		{name: "no service links", clause: "L3.132",
 			change: func(p *corev1.Pod, a *api) {
-				p.Spec.EnableServiceLinks = ptr(false)
+				p.Spec.EnableServiceLinks = new(false)
 				a.services = []*corev1.Service{service("shop", "db", "10.0.0.7", corev1.ServicePort{Port: 1})}
 			}},
 		{name: "services unknown", clause: "L3.134",
@@ -203,11 +201,11 @@ func TestEnvironment(t *testing.T) {
 		{name: "keys", clause: "L3.133",
 			env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"), Key: "a"}}),
 				from("S", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"), Key: "pw"}}),
-				from("O", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("none"), Key: "pw", Optional: ptr(true)}})},
+				from("O", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("none"), Key: "pw", Optional: new(true)}})},
 			want: []string{"C=1", "S=hush"}},
 		{name: "missing config map", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("x"), Key: "a"}})}, err: `configmap "x" not found`},
 		{name: "missing secret", clause: "L3.134", from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x")}}}, err: `secret "x" not found`},
-		{name: "missing optional source", clause: "L3.130", from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x"), Optional: ptr(true)}}}},
+		{name: "missing optional source", clause: "L3.130", from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x"), Optional: new(true)}}}},
 		{name: "missing key", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"), Key: "z"}})}, err: "couldn't find key z in ConfigMap shop/cm"},
 		{name: "missing secret key", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"), Key: "z"}})}, err: "couldn't find key z in Secret shop/s"},
 		{name: "env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "A", false)}, want: []string{"F=1"}},

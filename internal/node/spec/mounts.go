@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,12 +34,7 @@ func subPath(m *corev1.VolumeMount, env *environment) (string, error) {
 }
 
 func backsteps(p string) bool {
-	for _, step := range strings.Split(p, "/") {
-		if step == ".." {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.Split(p, "/"), "..")
 }
 
 // mounts are the volume mounts, the hosts file and the termination message file.

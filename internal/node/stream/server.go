@@ -119,7 +119,7 @@ func (s *Server) Run(ctx context.Context) error {
 		short, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer done()
 		if s.http.Shutdown(short) != nil {
-			s.http.Close()
+			_ = s.http.Close() // whoever is still there has had its time
 		}
 		s.closeAll()
 	})

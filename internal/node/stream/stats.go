@@ -33,7 +33,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Write(text)
+	_, _ = w.Write(text) // the client may have gone
 }
 
 // summary is the part of the kubelet's stats summary that the runtime can fill.

@@ -12,11 +12,10 @@ package volume
 import (
 	"context"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"carob/internal/node/spec"
 )

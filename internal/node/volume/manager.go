@@ -86,7 +86,7 @@ type SetUpError struct {
 }
 
 func (e *SetUpError) Error() string {
-	if _, ok := e.Err.(*claimError); ok { // L10.23
+	if _, ok := errors.AsType[*claimError](e.Err); ok { // L10.23
 		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
 	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,9 +89,7 @@ func (m *Manager) addConfigMap(ctx context.Context, out payload, pod *corev1.Pod
 	for k, v := range cm.Data {
 		data[k] = []byte(v)
 	}
-	for k, v := range cm.BinaryData {
-		data[k] = v
-	}
+	maps.Copy(data, cm.BinaryData)
 	return addKeys(out, data, items, isTrue(optional), mode, "configmap references non-existent config key: ")
 }
 

@@ -181,8 +181,6 @@ func configMapVolume(name string, src corev1.ConfigMapVolumeSource) corev1.Volum
 
 func named(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 
-func ptr[T any](v T) *T { return &v }
-
 func mountsBelow(t *testing.T, root string) []string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -247,17 +245,17 @@ func TestWrittenVolumes(t *testing.T) {
 	}{
 		{name: "config map", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}},
 			want: []string{"bin 644 \xff", "k1 644 v1", "k2 644 v2"}},
-		{name: "items", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), DefaultMode: ptr(int32(0o400)),
-			Items: []corev1.KeyToPath{{Key: "k1", Path: "d/e/f"}, {Key: "k2", Path: "g", Mode: ptr(int32(0o755))}}}},
+		{name: "items", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), DefaultMode: new(int32(0o400)),
+			Items: []corev1.KeyToPath{{Key: "k1", Path: "d/e/f"}, {Key: "k2", Path: "g", Mode: new(int32(0o755))}}}},
 			want: []string{"d/e/f 400 v1", "g 755 v2"}},
 		{name: "missing key", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "no", Path: "x"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : configmap references non-existent config key: no`},
-		{name: "missing key, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Optional: ptr(true),
+		{name: "missing key, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Optional: new(true),
 			Items: []corev1.KeyToPath{{Key: "no", Path: "x"}, {Key: "k1", Path: "y"}}}}, want: []string{"y 644 v1"}},
 		{name: "missing map", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none")}},
 			err: `MountVolume.SetUp failed for volume "v" : configmap "none" not found`},
-		{name: "missing map, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none"), Optional: ptr(true)}}},
-		{name: "secret", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", DefaultMode: ptr(int32(0o400))}}, want: []string{"pw 400 hush"}},
+		{name: "missing map, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none"), Optional: new(true)}}},
+		{name: "secret", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", DefaultMode: new(int32(0o400))}}, want: []string{"pw 400 hush"}},
 		{name: "missing secret", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none"}},
 			err: `MountVolume.SetUp failed for volume "v" : secret "none" not found`},
 		{name: "missing secret key", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "k"}}}},
@@ -266,10 +264,10 @@ func TestWrittenVolumes(t *testing.T) {
 			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
 			{Path: "mem", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}}}},
 			want: []string{"labels 644 app=\"a\"\nb=\"c\"", "mem 644 1024"}},
-		{name: "projected with fsGroup", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: ptr(int32(0o600)), Sources: []corev1.VolumeProjection{
+		{name: "projected with fsGroup", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: new(int32(0o600)), Sources: []corev1.VolumeProjection{
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "k1", Path: "ca"}}}},
 			{Secret: &corev1.SecretProjection{LocalObjectReference: named("s")}}}}},
-			change: func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(1234))} },
+			change: func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))} },
 			want:   []string{"ca 640 v1", "pw 640 hush"}},
 		{name: "trust bundle", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}}}},
 			err: `MountVolume.SetUp failed for volume "v" : clusterTrustBundle projections are not supported by this node`},
@@ -452,8 +450,8 @@ func readAt(dir *os.File, name string) (string, error) {
 func TestToken(t *testing.T) {
 	w := newWorld(t)
 	pod := podWith("u1", volume("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr(int64(3600))}}}}}))
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr(int64(1000))}
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3600))}}}}}))
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1000))}
 	v := w.mustPrepare(pod)["v"]
 	first := tree(t, v.HostPath)
 	if info, err := os.Stat(filepath.Join(v.HostPath, "token")); err != nil || info.Mode().Perm() != 0o600 || info.Sys().(*syscall.Stat_t).Uid != 1000 {
@@ -487,7 +485,7 @@ func TestEmptyDir(t *testing.T) {
 	w := newWorld(t)
 	pod := podWith("u1", volume("disk", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 		volume("mem", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(1<<20, resource.BinarySI)}}))
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(77))}
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
 	vs := w.mustPrepare(pod)
 	for _, name := range []string{"disk", "mem"} {
 		info, err := os.Stat(vs[name].HostPath)
@@ -572,7 +570,7 @@ func BenchmarkPod(b *testing.B) {
 	w.Manager = w.restart()
 	defer w.unmountVolatile()
 	access := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr(int64(3607))}},
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3607))}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("ca"), Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
 		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
 	}}}
@@ -603,7 +601,7 @@ func TestRun(t *testing.T) {
 		go func() { done <- w.Run(ctx) }()
 		pod := podWith("u1", configMapVolume("cm", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}),
 			volume("token", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr(int64(600))}}}}}))
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(600))}}}}}))
 		vs := w.mustPrepare(pod)
 		w.put("cm", map[string]string{"k": "2"})
 		synctest.Wait()

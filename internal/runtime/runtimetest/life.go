@@ -351,6 +351,23 @@ func errorCodes(s *suite) {
 	_, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
 		Config: p.containerConfig("x", func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
 	s.wantCode("container of an image that isn't here", err, codes.NotFound)
+	dir := s.TempDir()
+	for what, change := range map[string]func(*cri.ContainerConfig){
+		"a group without a user": func(c *cri.ContainerConfig) { c.Linux.SecurityContext.RunAsGroup = &cri.Int64Value{Value: 99} },
+		"a recursive read-only mount that is writable": func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", RecursiveReadOnly: true}}
+		},
+		"a recursive read-only mount that follows the host": func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}}
+		},
+		"a recursive read-only mount that goes both ways": func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}}
+		},
+	} {
+		if _, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("bad", change)}); err == nil {
+			s.Errorf("%s is accepted", what)
+		}
+	}
 	// The same name and attempt twice: CRI names are unique.
 	p.create("one")
 	if _, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("one")}); err == nil {
@@ -381,15 +398,12 @@ func events(s *suite) {
 		}
 	}()
 	// A subscriber is not told when it is heard: knock with pods until it is.
+	knock, tries := "", 0
 	s.until("the subscription works", func() bool {
-		p := s.pod()
-		for range 20 {
-			if c.of(p.id) != "" {
-				return true
-			}
-			time.Sleep(5 * time.Millisecond)
+		if tries++; tries%20 == 1 {
+			knock = s.pod().id
 		}
-		return false
+		return c.of(knock) != ""
 	})
 	p := s.pod()
 	id := p.start("web", shell("exit 4"))

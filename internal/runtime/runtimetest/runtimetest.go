@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -315,10 +316,8 @@ func (s *suite) exec(id string, cmd ...string) (stdout, stderr string, code int3
 func (s *suite) wantCode(what string, err error, want ...codes.Code) {
 	s.Helper()
 	got := status.Code(err)
-	for _, w := range want {
-		if got == w {
-			return
-		}
+	if slices.Contains(want, got) {
+		return
 	}
 	s.Errorf("%s: %v, want code %v", what, err, want)
 }

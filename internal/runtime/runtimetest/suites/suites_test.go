@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -144,8 +145,8 @@ func removeGroups(group string) {
 			}
 			return nil
 		})
-		for i := len(dirs) - 1; i >= 0; i-- {
-			_ = unix.Rmdir(dirs[i])
+		for _, dir := range slices.Backward(dirs) {
+			_ = unix.Rmdir(dir)
 		}
 	}
 }
