@@ -227,7 +227,11 @@ func (m *machine) resetProbe(c *slot, t ProbeType, spec *corev1.Probe, period ti
 	case Startup:
 		p.Result = resultUnknown
 	}
-	p.Next = c.newest.StartedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	began := c.newest.StartedAt
+	if began.After(m.now) {
+		began = m.now // the clock was set back
+	}
+	p.Next = began.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
 	if m.carried(c) {
 		p.Result = resultNone
 	}

@@ -39,6 +39,9 @@ func (m *machine) due(c *slot) bool {
 			return c.class != ephemeral
 		}
 	}
+	if c.class == initial && c.newest == nil {
+		return true // however it ended in a sandbox before, init starts over in this one (L3.62)
+	}
 	e, ended := m.lastExit(c)
 	if c.class == ephemeral {
 		return c.newest == nil && !ended

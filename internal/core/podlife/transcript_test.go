@@ -30,7 +30,7 @@ import (
 //	sandbox-dies             the newest sandbox is not ready any more
 //	advance DURATION         time passes; Step is called at each Wake
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
-//	crash, reboot            the agent starts again with nothing but status and runtime
+//	crash [clock=D], reboot  the agent starts again with nothing but status and runtime; the clock was set back by D
 //	room                     another pod leaves the node
 //	resources                what the status says of resources, allocated and in force
 //	status                   the whole status as YAML
@@ -166,6 +166,9 @@ func (w *world) command(d *datadriven.TestData) string {
 			Type: corev1.PodConditionType(d.CmdArgs[0].Key), Status: corev1.ConditionStatus(d.CmdArgs[1].Key)})
 		w.in.Pod = p
 	case "crash":
+		if back := arg("clock"); back != "" {
+			w.in.Now = w.in.Now.Add(-w.duration(back))
+		}
 		w.crash()
 	case "reboot":
 		for i := range w.in.Observed.Sandboxes {
