@@ -82,7 +82,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 	if s.rec.StoppedAt == 0 {
 		m, err := dialMonitor(r.runDir(s.rec.ID))
 		if err == nil {
-			if alive, _, err = m.list(ctx); err != nil {
+			if alive, err = m.list(); err != nil {
 				m.conn.Close()
 			} else {
 				s.mon = m

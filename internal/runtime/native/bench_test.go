@@ -3,7 +3,7 @@ package native
 import (
 	"context"
 	"fmt"
-	"sort"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -156,7 +156,7 @@ func (t *stepTable) print(b *testing.B) {
 	text := ""
 	for _, name := range t.order {
 		d := t.steps[name]
-		sort.Slice(d, func(i, j int) bool { return d[i] < d[j] })
+		slices.Sort(d)
 		text += fmt.Sprintf("\n%-18s n=%-4d p50 %8.2f ms   p95 %8.2f ms", name, len(d),
 			float64(d[len(d)/2].Microseconds())/1000, float64(d[len(d)*95/100].Microseconds())/1000)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -22,12 +23,7 @@ type hierarchy struct {
 }
 
 func (h *hierarchy) has(controller string) bool {
-	for _, c := range h.controllers {
-		if c == controller {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(h.controllers, controller)
 }
 
 // cgroups is how this host does cgroups: version 2, or every mounted hierarchy
@@ -56,7 +52,7 @@ func findCgroups(mountinfo []byte) (*cgroups, error) {
 			}
 		case "cgroup":
 			h := hierarchy{name: filepath.Base(f[4]), mount: f[4]}
-			for _, o := range strings.Split(g[2], ",") {
+			for o := range strings.SplitSeq(g[2], ",") {
 				switch o {
 				case "rw", "ro", "xattr", "noprefix", "clone_children", "favordynmods", "nofavordynmods", "none":
 				default:
@@ -168,7 +164,7 @@ func delegate(dir string) error {
 	}
 	var want []string
 	for _, c := range controllersV2 {
-		if contains(strings.Fields(string(have)), c) && !contains(strings.Fields(string(on)), c) {
+		if slices.Contains(strings.Fields(string(have)), c) && !slices.Contains(strings.Fields(string(on)), c) {
 			want = append(want, "+"+c)
 		}
 	}
@@ -180,7 +176,7 @@ func delegate(dir string) error {
 	}
 	// One that the kernel refuses (cpu with real-time processes) must not cost the others.
 	for _, w := range want {
-		put(dir+"/cgroup.subtree_control", w)
+		_ = put(dir+"/cgroup.subtree_control", w)
 	}
 	return nil
 }
@@ -213,13 +209,13 @@ func removeGroup(dir string) error {
 		if !errors.Is(err, unix.EBUSY) || wait > 200*time.Millisecond {
 			return fmt.Errorf("removing cgroup %s: %w", dir, err)
 		}
-		entries, rerr := os.ReadDir(dir)
-		if rerr != nil {
-			return nil
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
 		}
 		for _, e := range entries {
 			if e.IsDir() {
-				removeGroup(dir + "/" + e.Name())
+				_ = removeGroup(dir + "/" + e.Name()) // if it stays, so does this one
 			}
 		}
 		time.Sleep(wait)
@@ -227,11 +223,11 @@ func removeGroup(dir string) error {
 }
 
 // killAll kills every process of the group and of those below it.
-func (c *cgroups) killAll(group string) error {
+func (c *cgroups) killAll(group string) {
 	if c.v2 {
 		err := put(c.tree[0].mount+group+"/cgroup.kill", "1")
 		if err == nil || errors.Is(err, unix.ENOENT) && !exists(c.tree[0].mount+group) {
-			return nil
+			return
 		}
 	}
 	dir := c.of("pids", group)
@@ -242,13 +238,12 @@ func (c *cgroups) killAll(group string) error {
 	if !c.v2 && freezer != "" {
 		// Frozen processes can't fork away from the list.
 		if put(freezer+"/freezer.state", "FROZEN") == nil {
-			defer put(freezer+"/freezer.state", "THAWED")
+			defer func() { _ = put(freezer+"/freezer.state", "THAWED") }() // fails when the group is gone
 		}
 	}
 	for _, pid := range pidsBelow(dir) {
-		unix.Kill(pid, unix.SIGKILL)
+		_ = unix.Kill(pid, unix.SIGKILL) // may have ended
 	}
-	return nil
 }
 
 // pids are the processes of the group and of those below it.
@@ -266,7 +261,7 @@ func pidsBelow(dir string) []int {
 	if err != nil {
 		return nil
 	}
-	for _, f := range strings.Fields(string(b)) {
+	for f := range strings.FieldsSeq(string(b)) {
 		var pid int
 		if _, err := fmt.Sscan(f, &pid); err == nil && pid > 0 {
 			pids = append(pids, pid)
@@ -309,7 +304,7 @@ func expandSlice(slice string) (string, error) {
 		return "", nil
 	}
 	var path, prefix string
-	for _, part := range strings.Split(name, "-") {
+	for part := range strings.SplitSeq(name, "-") {
 		prefix += part
 		path += "/" + prefix + ".slice"
 		prefix += "-"
@@ -339,15 +334,6 @@ func put(path, value string) error {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 func sortedKeys[V any](m map[string]V) []string {

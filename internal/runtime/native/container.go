@@ -87,7 +87,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	}
 	image, err := r.cfg.Images.Resolve(ctx, cfg.GetImage().GetImage())
 	if err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
+		return nil, coded(fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
 	}
 	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
 	c.rec = containerRecord{
@@ -115,7 +115,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 			klog.FromContext(ctx).Error(uerr, "Container not fully removed after a failed create", "container", c.rec.ID)
 		}
 		r.release(c.name)
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to create container %q: %w", cfg.Metadata.Name, err))
+		return nil, coded(fmt.Errorf("failed to create container %q: %w", cfg.Metadata.Name, err))
 	}
 	r.mu.Lock()
 	r.containers[c.rec.ID] = c
@@ -328,7 +328,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
 		})
 		close(c.started)
-		return nil, coded(codes.Unknown, err)
+		return nil, coded(err)
 	}
 	c.mu.Lock()
 	c.rec.StartedAt, c.rec.Pid, c.rec.User = time.Now().UnixNano(), pid, user
@@ -386,8 +386,8 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	}
 	return r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
 		st.spec, st.status = spec, report
-		return m.start(ctx, st)
-	}, func() { m.kill(context.WithoutCancel(ctx), pl.id, unix.SIGKILL) })
+		return m.start(st)
+	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
 }
 
 // runProgram has start run a program and waits for its outcome.
@@ -515,7 +515,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerR
 		return nil, err
 	}
 	if err := r.remove(ctx, c); err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to remove container %q: %w", c.rec.ID, err))
+		return nil, coded(fmt.Errorf("failed to remove container %q: %w", c.rec.ID, err))
 	}
 	return &cri.RemoveContainerResponse{}, nil
 }
@@ -552,8 +552,8 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContain
 	if m == nil || !c.running() {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
 	}
-	if err := m.reopenLog(ctx, c.rec.ID); err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to reopen the log of container %q: %w", c.rec.ID, err))
+	if err := m.reopenLog(c.rec.ID); err != nil {
+		return nil, coded(fmt.Errorf("failed to reopen the log of container %q: %w", c.rec.ID, err))
 	}
 	return &cri.ReopenContainerLogResponse{}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,7 +56,7 @@ func rulesOf(devices []device, privileged bool) []deviceRule {
 		if d.mode&unix.S_IFMT == unix.S_IFBLK {
 			kind = 'b'
 		}
-		rules = append(rules[:len(rules):len(rules)], deviceRule{kind, int64(d.major), int64(d.minor), d.access})
+		rules = append(slices.Clip(rules), deviceRule{kind, int64(d.major), int64(d.minor), d.access})
 	}
 	return rules
 }
@@ -93,7 +94,7 @@ func deviceFrom(path, target, access string, st *unix.Stat_t) (device, bool) {
 	}
 	return device{
 		path: target, host: path, mode: st.Mode, uid: st.Uid, gid: st.Gid, access: access,
-		major: unix.Major(uint64(st.Rdev)), minor: unix.Minor(uint64(st.Rdev)),
+		major: unix.Major(st.Rdev), minor: unix.Minor(st.Rdev),
 	}, true
 }
 

@@ -46,7 +46,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
 	}
 	if err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to exec in container: %w", err))
+		return nil, coded(fmt.Errorf("failed to exec in container: %w", err))
 	}
 	return &cri.ExecSyncResponse{Stdout: out.b.Bytes(), Stderr: errs.b.Bytes(), ExitCode: code}, nil
 }
@@ -103,14 +103,14 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	var run *running
 	kill := func() {
 		if run != nil {
-			run.kill(context.WithoutCancel(ctx), unix.SIGKILL)
+			_ = run.kill(unix.SIGKILL) // has ended, as a rule
 		}
 	}
 	defer kill() // whatever the way out, the process does not outlive the call
 	if _, _, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
 		x.spec, x.status = spec, report
 		var err error
-		if run, err = m.exec(ctx, x); errors.Is(err, unix.ESRCH) {
+		if run, err = m.exec(x); errors.Is(err, unix.ESRCH) {
 			return 0, status.Errorf(codes.FailedPrecondition, "container %q is not running", rec.ID)
 		} else if err != nil {
 			return 0, err
@@ -206,11 +206,11 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 			}()
 		}
 		if call.in != nil {
-			go io.Copy(master, call.in)
+			go func() { _, _ = io.Copy(master, call.in) }() // ends with the process or with the client
 		}
 		go func() {
 			defer close(done)
-			io.Copy(call.out, master) // ends with EIO when the last process lets go
+			_, _ = io.Copy(call.out, master) // ends with EIO when the last process lets go
 		}()
 		return done, nil
 	}
@@ -223,8 +223,8 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 	if call.in != nil {
 		in := s.ours[0]
 		go func() {
-			io.Copy(in, call.in)
-			in.Close() // the process sees the end of its input
+			_, _ = io.Copy(in, call.in) // a process that reads no more is no failure
+			in.Close()                  // the process sees the end of its input
 		}()
 	}
 	var wg sync.WaitGroup
@@ -232,11 +232,9 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 		if s.ours[i] == nil {
 			continue
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			io.Copy(w, s.ours[i])
-		}()
+		wg.Go(func() {
+			_, _ = io.Copy(w, s.ours[i]) // a client that reads no more is no failure
+		})
 	}
 	go func() {
 		wg.Wait()
@@ -273,10 +271,13 @@ func receiveTerminal(sock *os.File) (*os.File, error) {
 	if err != nil || len(fds) != 1 {
 		return nil, errors.New("the helper sent no terminal")
 	}
-	unix.SetNonblock(fds[0], true)
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		return nil, fmt.Errorf("receiving the terminal: %w", err)
+	}
 	return os.NewFile(uintptr(fds[0]), "terminal"), nil
 }
 
 func resizeTerminal(f *os.File, size terminalSize) {
-	unix.IoctlSetWinsize(rawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
+	_ = unix.IoctlSetWinsize(rawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols}) // its process may have ended
 }

@@ -86,7 +86,7 @@ func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachme
 	}
 	f.Close()
 	onOwnThread(func() {
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		if err = enterNetNS(p.NetNS); err != nil {
 			return
 		}
 		if err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err == nil {
@@ -100,6 +100,18 @@ func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachme
 	defer b.mu.Unlock()
 	b.n++
 	return network.Attachment{NetNS: path, IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(b.n >> 8), byte(b.n)})}}, nil
+}
+
+func enterNetNS(path string) error {
+	if path == "" {
+		return unix.Unshare(unix.CLONE_NEWNET)
+	}
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 }
 
 func loopbackUp() error {
@@ -193,7 +205,7 @@ func worldAt(tb testing.TB, dir, cgroup string) *world {
 			tb.Fatal(err)
 		}
 	}
-	for _, a := range strings.Fields("sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk sort") {
+	for a := range strings.FieldsSeq("sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk sort") {
 		os.Symlink("busybox", filepath.Join(root, "bin", a))
 	}
 	ns := filepath.Join(dir, "netns")
@@ -218,15 +230,6 @@ func (w *world) open() {
 		w.tb.Fatal(err)
 	}
 	w.r = r
-}
-
-// restart is what a crash and a new start of carob are to the runtime.
-func (w *world) restart() {
-	w.tb.Helper()
-	if err := w.r.Close(); err != nil {
-		w.tb.Fatal(err)
-	}
-	w.open()
 }
 
 func (w *world) close() {
@@ -348,7 +351,7 @@ func (w *world) log(sbc *cri.PodSandboxConfig, name string) string {
 		w.tb.Fatal(err)
 	}
 	var out strings.Builder
-	for _, line := range strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n"), "\n") {
 		stamp, rest, _ := strings.Cut(line, " ")
 		if line == "" {
 			continue
@@ -368,7 +371,7 @@ func (w *world) output(sb string, sbc *cri.PodSandboxConfig, name, script string
 	st := w.wait(id)
 	text := w.log(sbc, name)
 	var out strings.Builder
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if rest, ok := strings.CutPrefix(line, "stdout F "); ok {
 			out.WriteString(rest + "\n")
 		} else if line != "" {

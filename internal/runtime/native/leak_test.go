@@ -54,7 +54,7 @@ func TestNothingLeaks(t *testing.T) {
 	round(0)
 	count := func() [3]int {
 		// A monitor closes what belonged to a request before it takes the next one.
-		if _, _, err := s.line().list(bg); err != nil {
+		if _, err := s.line().list(); err != nil {
 			t.Fatal(err)
 		}
 		return [3]int{descriptors(t, mon), descriptors(t, "self"), runtime.NumGoroutine()}

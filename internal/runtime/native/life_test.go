@@ -495,6 +495,41 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
+// The namespaces of a pod belong to its user namespace: with the capability for
+// it, root of the container may do there what root does, and nothing beyond.
+func TestUserNamespaceOwns(t *testing.T) {
+	w := newWorld(t)
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
+	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	sb, sbc := w.sandbox("owner", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
+	})
+	admin := securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions.UsernsOptions = userns
+		s.Capabilities = &cri.Capability{AddCapabilities: []string{"SYS_ADMIN", "NET_ADMIN"}}
+		s.ReadonlyPaths, s.MaskedPaths = []string{"/proc/sys"}, []string{"/proc/keys"}
+	})
+	for i, c := range [][2]string{
+		{"hostname mine && hostname", "mine"},
+		{"mount -t tmpfs none /tmp && touch /tmp/x && grep -c ' /tmp ' /proc/mounts", "1"},
+		{"touch /dev/mqueue/x /dev/shm/x && echo made", "made"},
+		{"ls -ld /dev/shm | awk '{print $3}'", "root"},
+		{"mount -o remount,rw,bind /proc/sys 2>/dev/null || echo refused", "refused"},
+		{"mount -o remount,rw,bind /sys 2>/dev/null || echo refused", "refused"},
+		{"umount /proc/keys 2>/dev/null || echo refused", "refused"},
+		{"chroot / sh -c 'echo 1 > /proc/sys/kernel/core_pattern' 2>/dev/null || echo refused", "refused"},
+	} {
+		if got := w.output(sb, sbc, fmt.Sprint("c", i), c[0], admin); got != c[1] {
+			t.Errorf("%s\ngot  %q\nwant %q", c[0], got, c[1])
+		}
+	}
+	// Both sides of a pod see one host name, and IPC objects, also by exec.
+	id := w.run(sb, sbc, "x", shell("sleep 100"), admin)
+	if x, err := w.exec(id, "sh", "-c", "hostname; mount -t tmpfs none /tmp && echo mounted"); err != nil || string(x.Stdout) != "mine\nmounted\n" {
+		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+	}
+}
+
 // TestMonitorMemory: what a pod with one container costs beside its own processes.
 // The program's text is shared by all monitors.
 func TestMonitorMemory(t *testing.T) {
@@ -507,7 +542,7 @@ func TestMonitorMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kb int
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		if rest, ok := strings.CutPrefix(line, "Anonymous:"); ok {
 			fmt.Sscan(rest, &kb)
 		}

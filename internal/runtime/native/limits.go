@@ -113,7 +113,7 @@ func (c *cgroups) apply(group string, r *cri.LinuxContainerResources) error {
 	// A limit can neither rise above memory+swap nor fall below what that
 	// would leave: on refusal the two are tried in the other order.
 	var failed []setting
-	for round := 0; round < 2; round++ {
+	for round := range 2 {
 		for _, s := range list {
 			dir := c.of(s.controller, group)
 			if dir == "" {

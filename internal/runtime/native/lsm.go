@@ -34,18 +34,22 @@ func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, err
 	if p.GetProfileType() == cri.SecurityProfile_Unconfined || !r.host.apparmor {
 		return "", nil
 	}
-	name := r.cfg.Name + "-default"
-	if !profileLoaded(name) {
-		// Loading needs apparmor_parser. Without it containers run as on a host
-		// without AppArmor, which is what other runtimes do.
-		if err := apparmor.LoadDefaultProfile(name); err != nil {
-			r.apparmorWarning.Do(func() {
-				klog.Background().Info("Containers run without an AppArmor profile", "profile", name, "reason", err.Error())
-			})
-			return "", nil
-		}
+	if name := r.cfg.Name + "-default"; profileLoaded(name) || r.loadProfile(name) {
+		return name, nil
 	}
-	return name, nil
+	return "", nil
+}
+
+// loadProfile loads the default profile. That needs apparmor_parser; without it
+// containers run as on a host without AppArmor, which is what other runtimes do.
+func (r *Runtime) loadProfile(name string) bool {
+	err := apparmor.LoadDefaultProfile(name)
+	if err != nil {
+		r.apparmorWarning.Do(func() {
+			klog.Background().Info("Containers run without an AppArmor profile", "profile", name, "reason", err.Error())
+		})
+	}
+	return err == nil
 }
 
 // apparmorProfile reads the older form: runtime/default, unconfined, localhost/name.

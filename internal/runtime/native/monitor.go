@@ -1,7 +1,6 @@
 package native
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -42,6 +41,7 @@ const (
 	flagListen
 	flagNetNS
 	flagPodPID
+	flagOwner
 )
 
 // Where a container's process IDs live.
@@ -105,7 +105,7 @@ func (p *programs) startMonitor(procs []string) (*monitor, error) {
 	}
 	m := newMonitor(conn)
 	m.cmd = cmd
-	go cmd.Wait()
+	go func() { _ = cmd.Wait() }() // reaps it; how it ended says its line
 	return m, nil
 }
 
@@ -157,7 +157,8 @@ func listenMonitor(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("making the monitor's socket: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "listener")
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err == nil {
+	err = unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)})
+	if err == nil {
 		err = unix.Listen(fd, 64)
 	}
 	if err != nil {
@@ -222,18 +223,20 @@ func (m *monitor) receive() {
 }
 
 // call sends one request and waits for its answer. The kernel copies files into
-// the message; the caller keeps and closes its own.
-func (m *monitor) call(ctx context.Context, r record, files ...*os.File) (record, error) {
+// the message; the caller keeps and closes its own. The answer takes microseconds
+// and is waited for whoever has lost interest meanwhile, so that what was started
+// is known.
+func (m *monitor) call(r record, files ...*os.File) (record, error) {
 	m.mu.Lock()
 	m.seq++
 	r.seq = m.seq
 	ch := make(chan record, 1)
 	m.waiting[r.seq] = ch
 	m.mu.Unlock()
-	return m.exchange(ctx, r, ch, files)
+	return m.exchange(r, ch, files)
 }
 
-func (m *monitor) exchange(ctx context.Context, r record, ch chan record, files []*os.File) (record, error) {
+func (m *monitor) exchange(r record, ch chan record, files []*os.File) (record, error) {
 	var oob []byte
 	if len(files) > 0 {
 		fds := make([]int, len(files))
@@ -245,8 +248,6 @@ func (m *monitor) exchange(ctx context.Context, r record, ch chan record, files 
 	if _, _, err := m.conn.WriteMsgUnix(r.append(nil), oob, nil); err != nil {
 		return record{}, fmt.Errorf("%w: %w", errMonitorGone, err)
 	}
-	// The answer takes microseconds: it is waited for even when ctx has ended,
-	// so that what was started is known.
 	select {
 	case a := <-ch:
 		if errno := unix.Errno(a.n[0]); errno != 0 {
@@ -267,7 +268,7 @@ func (m *monitor) exchange(ctx context.Context, r record, ch chan record, files 
 func rawFD(f *os.File) int {
 	fd := -1
 	if c, err := f.SyscallConn(); err == nil {
-		c.Control(func(p uintptr) { fd = int(p) })
+		_ = c.Control(func(p uintptr) { fd = int(p) }) // fails for a closed file, which has none
 	}
 	return fd
 }
@@ -276,18 +277,24 @@ func rawFD(f *os.File) int {
 type podSetup struct {
 	listener *os.File
 	netns    *os.File // nil: the host's
-	unshare  int      // CLONE_NEW*
+	unshare  int      // CLONE_NEW* to make
+	owner    *os.File // pidfd of a process in namespaces to join, nil for none
+	join     int      // which of them, CLONE_NEW*
 	hostname string
 	sysctls  map[string]string // path below /proc/sys → value
 	sharePID bool
 }
 
-func (m *monitor) setup(ctx context.Context, s podSetup) error {
-	r := record{code: msgSetup, n: [4]int64{flagListen, int64(s.unshare)}, s: [4]string{s.hostname}}
+func (m *monitor) setup(s podSetup) error {
+	r := record{code: msgSetup, n: [4]int64{flagListen, int64(s.unshare), int64(s.join)}, s: [4]string{s.hostname}}
 	files := []*os.File{s.listener}
 	if s.netns != nil {
 		r.n[0] |= flagNetNS
 		files = append(files, s.netns)
+	}
+	if s.owner != nil {
+		r.n[0] |= flagOwner
+		files = append(files, s.owner)
 	}
 	if s.sharePID {
 		r.n[0] |= flagPodPID
@@ -297,7 +304,7 @@ func (m *monitor) setup(ctx context.Context, s podSetup) error {
 		b.WriteString(path + "\x00" + s.sysctls[path] + "\x00")
 	}
 	r.s[1] = b.String()
-	if _, err := m.call(ctx, r, files...); err != nil {
+	if _, err := m.call(r, files...); err != nil {
 		return fmt.Errorf("setting up the pod's namespaces: %w", err)
 	}
 	return nil
@@ -312,7 +319,7 @@ type containerStart struct {
 	oom, cgroup            *os.File // may be nil
 }
 
-func (m *monitor) start(ctx context.Context, s containerStart) (pid int, err error) {
+func (m *monitor) start(s containerStart) (pid int, err error) {
 	files := []*os.File{s.helper, s.spec, s.status, s.dir}
 	if s.oom != nil {
 		s.flags |= flagOOMFile
@@ -322,7 +329,7 @@ func (m *monitor) start(ctx context.Context, s containerStart) (pid int, err err
 		s.flags |= flagCgroupFD
 		files = append(files, s.cgroup)
 	}
-	a, err := m.call(ctx, record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
+	a, err := m.call(record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
 	if err != nil {
 		return 0, fmt.Errorf("starting the container's process: %w", err)
 	}
@@ -346,7 +353,7 @@ type running struct {
 	done chan record // its end, once
 }
 
-func (m *monitor) exec(ctx context.Context, s execStart) (*running, error) {
+func (m *monitor) exec(s execStart) (*running, error) {
 	r := record{code: msgExec, s: [4]string{s.id}}
 	files := []*os.File{s.helper, s.spec, s.status, s.stdio[0], s.stdio[1], s.stdio[2]}
 	if s.tty {
@@ -363,7 +370,7 @@ func (m *monitor) exec(ctx context.Context, s execStart) (*running, error) {
 	ch := make(chan record, 1)
 	m.waiting[r.seq], m.execs[r.seq] = ch, x.done
 	m.mu.Unlock()
-	a, err := m.exchange(ctx, r, ch, files)
+	a, err := m.exchange(r, ch, files)
 	if err != nil {
 		m.mu.Lock()
 		delete(m.execs, r.seq)
@@ -374,37 +381,37 @@ func (m *monitor) exec(ctx context.Context, s execStart) (*running, error) {
 	return x, nil
 }
 
-func (x *running) kill(ctx context.Context, sig unix.Signal) error {
-	_, err := x.m.call(ctx, record{code: msgKill, n: [4]int64{int64(sig), int64(x.seq)}})
+func (x *running) kill(sig unix.Signal) error {
+	_, err := x.m.call(record{code: msgKill, n: [4]int64{int64(sig), int64(x.seq)}})
 	return err
 }
 
 // kill signals a container's first process; unix.ESRCH when it has ended.
-func (m *monitor) kill(ctx context.Context, id string, sig unix.Signal) error {
-	_, err := m.call(ctx, record{code: msgKill, n: [4]int64{int64(sig)}, s: [4]string{id}})
+func (m *monitor) kill(id string, sig unix.Signal) error {
+	_, err := m.call(record{code: msgKill, n: [4]int64{int64(sig)}, s: [4]string{id}})
 	return err
 }
 
-func (m *monitor) reopenLog(ctx context.Context, id string) error {
-	_, err := m.call(ctx, record{code: msgReopen, s: [4]string{id}})
+func (m *monitor) reopenLog(id string) error {
+	_, err := m.call(record{code: msgReopen, s: [4]string{id}})
 	return err
 }
 
-// list answers the containers that run, and the monitor's own pid.
-func (m *monitor) list(ctx context.Context) (ids map[string]bool, pid int, err error) {
-	a, err := m.call(ctx, record{code: msgList})
+// list answers the containers that run.
+func (m *monitor) list() (map[string]bool, error) {
+	a, err := m.call(record{code: msgList})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	ids = map[string]bool{}
-	for _, id := range strings.Fields(a.s[0]) {
+	ids := map[string]bool{}
+	for id := range strings.FieldsSeq(a.s[0]) {
 		ids[id] = true
 	}
-	return ids, int(a.n[1]), nil
+	return ids, nil
 }
 
 // quit ends the monitor. Containers that still run lose their parent: kill them first.
-func (m *monitor) quit(ctx context.Context) {
-	m.call(ctx, record{code: msgQuit})
+func (m *monitor) quit() {
+	_, _ = m.call(record{code: msgQuit}) // one that does not answer has ended
 	m.conn.Close()
 }

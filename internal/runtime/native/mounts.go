@@ -33,6 +33,10 @@ func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
 		if m.RecursiveReadOnly && !m.Readonly {
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs readonly", m.HostPath)
 		}
+		if m.RecursiveReadOnly && m.Propagation != cri.MountPropagation_PROPAGATION_PRIVATE {
+			// What the host mounts below it later would come in writable.
+			return nil, fmt.Errorf("mount of %q: recursive_read_only needs private propagation, not %s", m.HostPath, m.Propagation)
+		}
 		for _, o := range m.MountOptions {
 			if _, ok := volumeOptions[o]; !ok {
 				return nil, fmt.Errorf("mount of %q: option %q is not supported", m.HostPath, o)
@@ -85,9 +89,9 @@ func (pl *containerPlan) attachVolume(p *program, v volume) {
 	case cri.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		propagation = unix.MS_SHARED
 	}
-	p.attr(v.slot, 0, 0, propagation, true)
+	p.attr(v.slot, 0, propagation, true)
 	if set != 0 {
-		p.attr(v.slot, set, 0, 0, v.mount.RecursiveReadOnly)
+		p.attr(v.slot, set, 0, v.mount.RecursiveReadOnly)
 	}
 	if pl.userns != "" && len(v.mount.UidMappings)+len(v.mount.GidMappings) > 0 {
 		p.idmap(v.slot, pl.userns)
@@ -103,7 +107,7 @@ func hostMount(p *program, m mount.Mount, target string) error {
 	}
 	if m.Type == "bind" || m.Type == "rbind" || o.bind {
 		slot := p.tree(m.Source, o.recursive || m.Type == "rbind")
-		p.attr(slot, o.attr, 0, unix.MS_PRIVATE, false)
+		p.attr(slot, o.attr, unix.MS_PRIVATE, false)
 		p.attachHost(slot, target)
 		return nil
 	}
@@ -237,9 +241,9 @@ func (pl *containerPlan) mapLayers(p *program, m mount.Mount) (mount.Mount, erro
 	}
 	for _, o := range options {
 		if lowers, ok := strings.CutPrefix(o, "lowerdir="); ok {
-			for _, dir := range strings.Split(lowers, ":") {
+			for dir := range strings.SplitSeq(lowers, ":") {
 				slot := p.tree(dir, false)
-				p.attr(slot, 0, 0, unix.MS_PRIVATE, false)
+				p.attr(slot, 0, unix.MS_PRIVATE, false)
 				p.idmap(slot, pl.userns)
 				p.attachHost(slot, dir)
 			}
@@ -299,7 +303,7 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 		p.mount("mqueue", "mqueue", "/dev/mqueue", "", stdFlags)
 	}
 	if shm >= 0 {
-		p.attr(shm, 0, 0, unix.MS_PRIVATE, false)
+		p.attr(shm, 0, unix.MS_PRIVATE, false)
 		p.attach(shm, "/dev/shm")
 	}
 	if mountsAt(mounts, "/sys") {
@@ -317,9 +321,9 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	default:
 		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
 		for _, name := range sortedKeys(views) {
-			p.attr(views[name], attrSafe|attr, 0, unix.MS_PRIVATE, false)
+			p.attr(views[name], attrSafe|attr, unix.MS_PRIVATE, false)
 			p.attach(views[name], "/sys/fs/cgroup/"+name)
-			for _, c := range strings.Split(name, ",") {
+			for c := range strings.SplitSeq(name, ",") {
 				if c != name { // cpu -> cpu,cpuacct
 					p.symlink(name, "/sys/fs/cgroup/"+c)
 				}

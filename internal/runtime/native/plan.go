@@ -186,7 +186,7 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	pl.mountSystem(p, sc.GetPrivileged(), shm, views)
 	for _, target := range sortedKeys(etc) {
-		p.attr(etc[target], 0, 0, unix.MS_PRIVATE, false)
+		p.attr(etc[target], 0, unix.MS_PRIVATE, false)
 		p.attach(etc[target], target)
 	}
 	for _, v := range volumes {
@@ -207,6 +207,9 @@ func (pl *containerPlan) program() (*program, error) {
 	p.optional() // chdir tells what is wrong with it
 	p.pivot()
 	pl.confine(p, sc)
+	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
+		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
+	}
 	user, gid := userOf(sc, &pl.image.Config)
 	strict := sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict
 	p.user(user, gid, sc.GetSupplementalGroups(), strict)
@@ -217,6 +220,9 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	if pl.userns != "" {
 		p.setns(userns, unix.CLONE_NEWUSER)
+		// Again, so that the user namespace owns them: a container with
+		// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
+		p.unshare(flags)
 	}
 	pl.become(p, sc, cwd, argv, env)
 	if p.slots > maxSlots {

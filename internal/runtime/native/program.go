@@ -104,9 +104,9 @@ func (p *program) treeIn(dir, path string) int {
 	return p.slots - 1
 }
 
-// attr changes mount attributes (MOUNT_ATTR_*) and propagation of a slot.
-func (p *program) attr(slot int, set, clear uint64, propagation uint64, recursive bool) {
-	p.add(record{code: opAttr, n: [4]int64{int64(slot), int64(set), int64(clear), int64(propagation) | b2i(recursive)}})
+// attr sets mount attributes (MOUNT_ATTR_*) and propagation of a slot.
+func (p *program) attr(slot int, set, propagation uint64, recursive bool) {
+	p.add(record{code: opAttr, n: [4]int64{int64(slot), int64(set), 0, int64(propagation) | b2i(recursive)}})
 }
 
 func (p *program) idmap(slot int, userns string) {

@@ -2,6 +2,7 @@ package native
 
 import (
 	"encoding/binary"
+	"errors"
 	"strings"
 	"testing"
 
@@ -69,7 +70,7 @@ func TestFailures(t *testing.T) {
 		if err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
-		if e, ok := err.(*execError); ok != (c.code != 0) || ok && e.exitCode() != c.code {
+		if e, ok := errors.AsType[*execError](err); ok != (c.code != 0) || ok && e.exitCode() != c.code {
 			t.Errorf("%v: exit code of %T", err, err)
 		}
 	}

@@ -258,13 +258,13 @@ func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigR
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 
-// coded gives an error its gRPC code. One that has a code keeps it; its text
-// then reads on without gRPC's own words in the middle.
-func coded(code codes.Code, err error) error {
+// coded gives an error its gRPC code, Unknown when nothing tells more. One that has
+// a code keeps it; its text then reads on without gRPC's own words in the middle.
+func coded(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
+	code, text := codes.Unknown, err.Error()
 	var inner interface {
 		error
 		GRPCStatus() *status.Status

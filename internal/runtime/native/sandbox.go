@@ -72,7 +72,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 			klog.FromContext(ctx).Error(uerr, "Sandbox not fully removed after a failed start", "sandbox", id)
 		}
 		r.release(s.name)
-		return nil, coded(codes.Unknown, err)
+		return nil, coded(err)
 	}
 	r.mu.Lock()
 	r.sandboxes[id] = s
@@ -91,9 +91,11 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := os.Mkdir(r.runDir(s.rec.ID), 0o700); err != nil {
 		return fmt.Errorf("making the sandbox's directory: %w", err)
 	}
-	if err := r.makeUserNS(s); err != nil {
+	owner, err := r.makeUserNS(s)
+	if err != nil {
 		return err
 	}
+	defer owner.close()
 	type started struct {
 		m   *monitor
 		err error
@@ -103,14 +105,14 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 		m, err := r.pool.get()
 		ch <- started{m, err}
 	}()
-	nerr := r.attach(ctx, s)
+	nerr := r.attach(ctx, s, owner.netNS())
 	ferr := r.writePodFiles(s)
 	st := <-ch
 	s.mon = st.m
 	if err := errors.Join(nerr, ferr, st.err); err != nil {
 		return err
 	}
-	if err := r.setupMonitor(ctx, s); err != nil {
+	if err := r.setupMonitor(s, owner); err != nil {
 		return err
 	}
 	if s.mon.cmd != nil {
@@ -122,12 +124,12 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	return save(r.sandboxDir(s.rec.ID), &s.rec)
 }
 
-func (r *Runtime) attach(ctx context.Context, s *sandbox) error {
+func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
 	if s.hostNetwork() {
 		return nil
 	}
 	m := s.config.Metadata
-	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, UserNS: s.rec.UserNS}
+	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, NetNS: netNS}
 	for _, p := range s.config.PortMappings {
 		if p.HostPort == 0 {
 			continue
@@ -182,11 +184,12 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
 		return nil
 	}
+	uid, gid := idsOf(s).hostRoot()
 	shm := filepath.Join(r.runDir(s.rec.ID), "shm")
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("making the pod's shared memory: %w", err)
 	}
-	if err := unix.Mount("shm", shm, "tmpfs", stdFlags, "mode=1777,size=65536k"); err != nil {
+	if err := unix.Mount("shm", shm, "tmpfs", stdFlags, fmt.Sprintf("mode=1777,size=65536k,uid=%d,gid=%d", uid, gid)); err != nil {
 		return fmt.Errorf("mounting the pod's shared memory: %w", err)
 	}
 	return nil
@@ -246,7 +249,7 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 	return out, nil
 }
 
-func (r *Runtime) setupMonitor(ctx context.Context, s *sandbox) error {
+func (r *Runtime) setupMonitor(s *sandbox, owner *holder) error {
 	sysctls, err := sysctlsOf(s)
 	if err != nil {
 		return err
@@ -257,18 +260,19 @@ func (r *Runtime) setupMonitor(ctx context.Context, s *sandbox) error {
 	}
 	defer l.Close()
 	set := podSetup{listener: l, sysctls: sysctls, sharePID: s.options().GetPid() == cri.NamespaceMode_POD}
-	if s.options().GetIpc() != cri.NamespaceMode_NODE {
-		set.unshare |= unix.CLONE_NEWIPC
+	if owner != nil {
+		set.owner, set.join = owner.pidfd, ownedKinds(s)
+	} else {
+		set.unshare = ownedKinds(s)
 	}
 	if !s.hostNetwork() {
-		set.unshare |= unix.CLONE_NEWUTS
 		set.hostname = s.hostname()
 		if set.netns, err = os.Open(s.rec.NetNS); err != nil {
 			return fmt.Errorf("opening the pod's network namespace: %w", err)
 		}
 		defer set.netns.Close()
 	}
-	return s.mon.setup(ctx, set)
+	return s.mon.setup(set)
 }
 
 // unmakeSandbox takes back whatever makeSandbox made, finished or not.
@@ -284,7 +288,7 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	s.mon = nil
 	s.mu.Unlock()
 	if m != nil {
-		m.quit(ctx)
+		m.quit()
 	}
 	var errs []error
 	if !s.hostNetwork() {
@@ -352,9 +356,8 @@ func (r *Runtime) watch(s *sandbox, m *monitor) {
 	if s.line() != m || r.events.isClosed() {
 		return
 	}
-	ctx := context.Background()
 	if again, err := dialMonitor(r.runDir(s.rec.ID)); err == nil {
-		if alive, _, err := again.list(ctx); err == nil && s.replaceLine(m, again) {
+		if alive, err := again.list(); err == nil && s.replaceLine(m, again) {
 			again.listen(r.listener(s))
 			go r.watch(s, again)
 			for _, c := range r.containersOf(s.rec.ID) {
@@ -424,7 +427,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxReq
 	s.stopping.Lock()
 	defer s.stopping.Unlock()
 	if err := r.stopLocked(ctx, s); err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to stop sandbox %q: %w", s.rec.ID, err))
+		return nil, coded(fmt.Errorf("failed to stop sandbox %q: %w", s.rec.ID, err))
 	}
 	return &cri.StopPodSandboxResponse{}, nil
 }
@@ -440,11 +443,9 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	list := r.containersOf(s.rec.ID)
 	errs := make([]error, len(list))
 	for i, c := range list {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			errs[i] = r.stop(ctx, c, 0)
-		}()
+		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -477,7 +478,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandbo
 	s.stopping.Lock()
 	defer s.stopping.Unlock()
 	if err := r.removeSandbox(ctx, s); err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to remove sandbox %q: %w", s.rec.ID, err))
+		return nil, coded(fmt.Errorf("failed to remove sandbox %q: %w", s.rec.ID, err))
 	}
 	return &cri.RemovePodSandboxResponse{}, nil
 }

@@ -76,7 +76,7 @@ func fields(path string) map[string]uint64 {
 		return nil
 	}
 	m := map[string]uint64{}
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		name, value, ok := strings.Cut(line, " ")
 		if n, err := strconv.ParseUint(value, 10, 64); ok && err == nil {
 			m[name] = n
@@ -92,7 +92,7 @@ func pressure(path string) *cri.PsiStats {
 		return nil
 	}
 	p := &cri.PsiStats{Full: &cri.PsiData{}, Some: &cri.PsiData{}}
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		f := strings.Fields(line)
 		if len(f) != 5 {
 			continue

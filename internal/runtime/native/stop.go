@@ -26,7 +26,7 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 		return nil, err
 	}
 	if err := r.stop(ctx, c, time.Duration(req.GetTimeout())*time.Second); err != nil {
-		return nil, coded(codes.Unknown, fmt.Errorf("failed to stop container %q: %w", c.rec.ID, err))
+		return nil, coded(fmt.Errorf("failed to stop container %q: %w", c.rec.ID, err))
 	}
 	return &cri.StopContainerResponse{}, nil
 }
@@ -42,7 +42,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		c.asked = true
 		c.mu.Unlock()
 		if first {
-			if err := m.kill(ctx, c.rec.ID, c.stopSignal()); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
+			if err := m.kill(c.rec.ID, c.stopSignal()); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
 				return err
 			}
 		}
@@ -56,7 +56,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		case <-timer.C:
 		}
 	}
-	if err := m.kill(ctx, c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
+	if err := m.kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
 		return err
 	}
 	if !c.ownsPIDs() {
@@ -92,5 +92,5 @@ func parseSignal(s string) (unix.Signal, error) {
 	if err != nil || sig < 1 || sig > 64 {
 		return 0, fmt.Errorf("%q is not a signal", s)
 	}
-	return unix.Signal(sig), nil
+	return sig, nil
 }

@@ -108,8 +108,7 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}
 	code, err := s.r.exec(ctx, c, call)
 	if err != nil {
-		var e *execError
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*execError](err); ok {
 			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.exitCode())}
 		}
 		return err
@@ -164,7 +163,7 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 						return
 					}
 					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
-					conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width)))
+					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width))) // a line that is gone ends the reader below
 				case <-ctx.Done():
 					return
 				}
@@ -203,7 +202,7 @@ func feed(conn net.Conn, in io.Reader) {
 			}
 		}
 		if err != nil {
-			conn.Write([]byte{frameClose})
+			_, _ = conn.Write([]byte{frameClose}) // the container may have ended first
 			return
 		}
 	}
@@ -227,7 +226,7 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 	go func() {
 		_, err := io.Copy(conn, stream)
 		if t, ok := conn.(*net.TCPConn); ok {
-			t.CloseWrite() // the other direction goes on
+			_ = t.CloseWrite() // the other direction goes on
 		}
 		if err != nil {
 			conn.Close()

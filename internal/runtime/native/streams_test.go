@@ -3,6 +3,7 @@ package native
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,14 +63,12 @@ func TestExecSync(t *testing.T) {
 	t.Run("many at once", func(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 20 {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				x, err := w.exec(id, "sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i))
 				if err != nil || string(x.Stdout) != fmt.Sprintf("%d\n", i) || int(x.ExitCode) != i {
 					t.Errorf("%d: %v, %v", i, x, err)
 				}
-			}()
+			})
 		}
 		wg.Wait()
 	})
@@ -176,9 +175,7 @@ func TestStreamExec(t *testing.T) {
 }
 
 func asExit(err error, e *utilexec.CodeExitError) bool {
-	x, ok := err.(utilexec.CodeExitError)
-	*e = x
-	return ok
+	return errors.As(err, e)
 }
 
 func TestAttach(t *testing.T) {

@@ -28,7 +28,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateC
 	proto.Merge(merged, req.GetLinux()) // zero means "leave alone" to both
 	if state == cri.ContainerState_CONTAINER_RUNNING {
 		if err := r.groups.apply(c.rec.Cgroup, req.GetLinux()); err != nil {
-			return nil, coded(codes.Unknown, fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
+			return nil, coded(fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
 		}
 	}
 	c.mu.Lock()
@@ -36,7 +36,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateC
 	rec := c.rec
 	c.mu.Unlock()
 	if err := save(r.containerDir(rec.ID), &rec); err != nil {
-		return nil, coded(codes.Unknown, err)
+		return nil, coded(err)
 	}
 	return &cri.UpdateContainerResourcesResponse{}, nil
 }

@@ -22,58 +22,110 @@ func idsOf(s *sandbox) IDMap {
 	return IDMap{UIDs: o.Uids, GIDs: o.Gids}
 }
 
-// makeUserNS makes and pins the pod's user namespace.
-func (r *Runtime) makeUserNS(s *sandbox) error {
+// holder is a process that does nothing in namespaces of a new user namespace,
+// until others hold them. nil stands for a pod in the host's user namespace.
+type holder struct {
+	cmd   *exec.Cmd
+	gate  *os.File // it ends when this closes
+	pidfd *os.File
+}
+
+func (h *holder) close() {
+	if h == nil {
+		return
+	}
+	h.gate.Close()
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait() // killed
+	h.pidfd.Close()
+}
+
+// netNS is the path of its network namespace, empty for a pod that has none of its own.
+func (h *holder) netNS() string {
+	if h == nil || h.cmd.SysProcAttr.Cloneflags&unix.CLONE_NEWNET == 0 {
+		return ""
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", h.cmd.Process.Pid)
+}
+
+// ownedKinds are the pod's namespaces, besides the network's, that its user
+// namespace has to own, so that the pod's root may do in them what root does.
+func ownedKinds(s *sandbox) int {
+	kinds := 0
+	if s.options().GetIpc() != cri.NamespaceMode_NODE {
+		kinds |= unix.CLONE_NEWIPC
+	}
+	if !s.hostNetwork() {
+		kinds |= unix.CLONE_NEWUTS
+	}
+	return kinds
+}
+
+// makeUserNS makes the pod's user namespace with all that it owns, and pins it.
+func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 	o := s.options().GetUsernsOptions()
 	if o == nil || o.Mode == cri.NamespaceMode_NODE {
-		return nil
+		return nil, nil
 	}
 	if o.Mode != cri.NamespaceMode_POD || len(o.Uids) == 0 || len(o.Gids) == 0 {
-		return status.Error(codes.InvalidArgument, "a user namespace needs mode POD and mappings for users and groups")
+		return nil, status.Error(codes.InvalidArgument, "a user namespace needs mode POD and mappings for users and groups")
 	}
-	// The helper waits at a gate in the new namespace until it is pinned.
+	flags := unix.CLONE_NEWUSER | ownedKinds(s)
+	if !s.hostNetwork() {
+		flags |= unix.CLONE_NEWNET
+	}
+	h, err := r.startHolder(uintptr(flags), o)
+	if err != nil {
+		return nil, fmt.Errorf("making the pod's user namespace: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
+	pin := filepath.Join(r.runDir(s.rec.ID), "userns")
+	f, err := os.OpenFile(pin, os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("pinning the pod's user namespace: %w", err)
+	}
+	f.Close()
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/user", h.cmd.Process.Pid), pin, "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("pinning the pod's user namespace: %w", err)
+	}
+	s.rec.UserNS = pin
+	return h, nil
+}
+
+// startHolder starts the helper in new namespaces with a program that only waits.
+func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, error) {
 	p := &program{}
 	p.add(record{code: opGate})
 	spec, err := memory("userns", p.encode())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer spec.Close()
-	gateR, gateW, err := os.Pipe()
+	wait, gate, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("making the pod's user namespace: %w", err)
+		return nil, err
 	}
-	defer gateR.Close()
-	defer gateW.Close()
+	defer wait.Close()
+	pidfd := -1
 	cmd := &exec.Cmd{
 		Path:       fmt.Sprintf("/proc/self/fd/%d", r.programs.helper.Fd()),
 		Args:       []string{"carob-userns"},
 		Env:        []string{},
 		Dir:        "/",
-		ExtraFiles: []*os.File{spec, gateR},
+		ExtraFiles: []*os.File{spec, wait},
 		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, UidMappings: sysMap(o.Uids), GidMappings: sysMap(o.Gids), GidMappingsEnableSetgroups: true,
+			Cloneflags: flags, UidMappings: sysMap(o.Uids), GidMappings: sysMap(o.Gids), GidMappingsEnableSetgroups: true, PidFD: &pidfd,
 		},
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("making the pod's user namespace: %w", err)
+		gate.Close()
+		return nil, err
 	}
-	defer func() {
-		gateW.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	}()
-	pin := filepath.Join(r.runDir(s.rec.ID), "userns")
-	f, err := os.OpenFile(pin, os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("pinning the pod's user namespace: %w", err)
-	}
-	f.Close()
-	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid), pin, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("pinning the pod's user namespace: %w", err)
-	}
-	s.rec.UserNS = pin
-	return nil
+	return &holder{cmd: cmd, gate: gate, pidfd: os.NewFile(uintptr(pidfd), "holder")}, nil
 }
 
 func sysMap(list []*cri.IDMapping) []syscall.SysProcIDMap {

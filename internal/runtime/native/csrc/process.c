@@ -302,13 +302,16 @@ int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
 {
 	int i = 0;
 	int l = m->n[0] & LISTEN_FD && i < n ? fd[i++] : -1, net = m->n[0] & NETNS_FD && i < n ? fd[i++] : -1;
+	int owner = m->n[0] & OWNER_FD && i < n ? fd[i++] : -1; // namespaces that belong to the pod's user namespace
 	*what = "namespaces";
 	if (net >= 0 && (setns(net, CLONE_NEWNET) < 0 || close(net) < 0))
+		return -1;
+	if (owner >= 0 && ((m->n[2] && setns(owner, m->n[2]) < 0) || close(owner) < 0))
 		return -1;
 	if (unshare(m->n[1]) < 0)
 		return -1;
 	*what = "host name";
-	if (m->n[1] & CLONE_NEWUTS && m->len[0] && sethostname(s[0], m->len[0]) < 0)
+	if ((m->n[1] | m->n[2]) & CLONE_NEWUTS && m->len[0] && sethostname(s[0], m->len[0]) < 0)
 		return -1;
 	char *p = s[1], *e = s[1] + m->len[1]; // path, value, path, value …
 	while (p < e) {

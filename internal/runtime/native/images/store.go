@@ -281,13 +281,13 @@ func (s *Store) index(r *record, name string) {
 	s.byID[r.id], s.byName[name] = r, r.id
 }
 
-// unindex takes a name away and answers the image's record, which keeps its
-// place under its id until its last name is gone.
-func (s *Store) unindex(name string) *record {
+// unindex takes a name away. The image's record keeps its place under its id
+// until its last name is gone.
+func (s *Store) unindex(name string) {
 	r := s.byID[s.byName[name]]
 	delete(s.byName, name)
 	if r == nil {
-		return nil
+		return
 	}
 	less := *r
 	less.names = slices.DeleteFunc(slices.Clone(r.names), func(n string) bool { return n == name })
@@ -296,7 +296,6 @@ func (s *Store) unindex(name string) *record {
 	} else {
 		s.byID[r.id] = &less
 	}
-	return &less
 }
 
 // publish records names for an unpacked image and makes it visible.

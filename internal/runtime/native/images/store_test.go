@@ -91,7 +91,7 @@ func layerOf(t testing.TB, files map[string]string) v1.Layer {
 // imageOf is an image for this machine with one layer for each set of files.
 func imageOf(t testing.TB, user string, layers ...map[string]string) v1.Image {
 	t.Helper()
-	im := v1.Image(empty.Image)
+	im := empty.Image
 	for _, files := range layers {
 		var err error
 		if im, err = mutate.AppendLayers(im, layerOf(t, files)); err != nil {

@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +39,7 @@ const x32Bit = 0x40000000
 func table(text string) func() map[string]uint32 {
 	return sync.OnceValue(func() map[string]uint32 {
 		m := map[string]uint32{}
-		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
 			name, number, _ := strings.Cut(line, " ")
 			n, err := strconv.ParseUint(number, 10, 32)
 			if err != nil {
@@ -117,12 +117,7 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 }
 
 func listed(p *specs.LinuxSeccomp, arch specs.Arch) bool {
-	for _, a := range p.Architectures {
-		if a == arch {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.Architectures, arch)
 }
 
 // flagsOf are the flags of the load; without any, speculation stays as fast as
@@ -282,7 +277,7 @@ func (s *ruleSet) spans(numbers map[string]uint32) []span {
 			highest = max(highest, n)
 		}
 	}
-	sort.Slice(list, func(i, j int) bool { return list[i] < list[j] })
+	slices.Sort(list)
 	var out []span
 	put := func(first uint32, r *callRules) {
 		if n := len(out); n > 0 {
