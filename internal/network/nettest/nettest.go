@@ -9,8 +9,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +59,7 @@ func Run(t *testing.T, open func(testing.TB) Harness) {
 		"SweepFreesTheDead":      testSweep,
 		"HostPort":               testHostPort,
 		"CancelledAttachIsClean": testCancelled,
+		"GivenNamespace":         testGivenNamespace,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
@@ -192,6 +196,46 @@ func testWorkingNetwork(t *testing.T, h Harness) {
 
 func askHost(ip netip.Addr, port uint16) (string, error) {
 	return dial(netip.AddrPortFrom(ip, port).String())
+}
+
+// testGivenNamespace attaches a namespace that a user namespace of its own owns.
+func testGivenNamespace(t *testing.T, h Harness) {
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}}, GidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}},
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	})
+	defer end()
+	owned, other := pod("owned"), pod("other")
+	owned.NetNS = fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
+	var given, pinned unix.Stat_t
+	if err := unix.Stat(owned.NetNS, &given); err != nil {
+		t.Fatal(err)
+	}
+	at := attach(t, h.Network, owned)
+	end() // the network keeps it
+	if err := unix.Stat(at.NetNS, &pinned); err != nil || given.Ino != pinned.Ino {
+		t.Errorf("attached namespace %d instead of %d, %v", pinned.Ino, given.Ino, err)
+	}
+	serve(t, at.NetNS, ":8080", "owned")
+	addr := net.JoinHostPort(at.IPs[0].String(), "8080")
+	if got, err := ask(attach(t, h.Network, other).NetNS, addr); err != nil || got != "owned" {
+		t.Errorf("from another pod %q, %v", got, err)
+	}
+	if again := attach(t, h.Network, owned); again.NetNS != at.NetNS {
+		t.Errorf("attached again as %s, was %s", again.NetNS, at.NetNS)
+	}
+	detach(t, h.Network, owned)
+	if err := unix.Stat(at.NetNS, &pinned); err == nil {
+		t.Errorf("%s is still there", at.NetNS)
+	}
 }
 
 func testPodToPod(t *testing.T, h Harness) {
