@@ -25,7 +25,7 @@ func (g *gantt) list(b *strings.Builder, width int) {
 		if e.Kind == journal.ActionBegin || e.Kind == journal.ActionEnd {
 			who, _ = place(e)
 		}
-		l := line{"+" + precise(e.Time.Sub(g.start())), strings.TrimSpace(who + " " + what), text, sgr}
+		l := line{"+" + precise(e.Time.Sub(g.start())), strings.TrimSpace(shortID(who) + " " + what), text, sgr}
 		offset, middle = max(offset, utf8.RuneCountInString(l.offset)), max(middle, utf8.RuneCountInString(l.what))
 		lines = append(lines, l)
 	}
@@ -36,6 +36,15 @@ func (g *gantt) list(b *strings.Builder, width int) {
 			head = strings.Repeat(" ", utf8.RuneCountInString(head))
 		}
 	}
+}
+
+// shortID keeps the beginning of the runtime's long ids: one of them would push all texts aside.
+func shortID(s string) string {
+	const long, enough = 64, 12
+	if len(s) == long && strings.Trim(s, "0123456789abcdef") == "" {
+		return s[:enough]
+	}
+	return s
 }
 
 // describe says what an entry is in a word, and what it has to say; nothing for what the chart shows well enough.

@@ -95,3 +95,12 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+func TestShortIDLeavesNamesAlone(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for in, want := range map[string]string{id: id[:12], "web": "web", "docker.io/library/nginx:1.27": "docker.io/library/nginx:1.27", strings.Repeat("z", 64): strings.Repeat("z", 64), "": ""} {
+		if got := shortID(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
