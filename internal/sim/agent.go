@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type owner struct {
 	state    podlife.State
 	stage    podlife.Life
 	observed podlife.Observed
+	seen     sight
 	done     []podlife.Outcome
 	probes   []podlife.ProbeResult
 	flights  []*flight
@@ -50,6 +52,13 @@ type owner struct {
 	published corev1.PodStatus
 	ending    time.Time // when Step first ended the pod in this life
 	hooks     []hook
+}
+
+// sight tells whether the world has changed since one looked.
+type sight struct {
+	runtime    uint64
+	mounts     uint64
+	generation int64
 }
 
 // add begins to drive a pod.
@@ -85,7 +94,11 @@ func (a *agent) find(o *object) *owner {
 func (a *agent) notify(o *object) {
 	pod, exists := o.pod, o.exists
 	life := a.life
-	a.w.after(a.w.upTo(50*time.Millisecond), func() {
+	delay := a.w.upTo(50 * time.Millisecond)
+	if away := a.w.apiUp.Sub(a.w.loop.now); away > 0 {
+		delay += away
+	}
+	a.w.after(delay, func() {
 		own := a.find(o)
 		if own == nil || a.life != life {
 			return
@@ -163,6 +176,9 @@ func (a *agent) crash() {
 	for _, own := range a.owners {
 		own.die()
 		for _, f := range own.flights {
+			if f.undo != nil {
+				f.undo()
+			}
 			if f.orphan != nil && a.w.chance(0.5) {
 				f.orphan()
 			}
@@ -171,7 +187,7 @@ func (a *agent) crash() {
 	a.owners = nil
 	a.w.after(a.w.upTo(time.Minute), func() {
 		a.w.logf("the agent is back")
-		a.down, a.began = false, a.w.loop.now
+		a.down, a.began = false, a.w.now()
 		for _, o := range a.w.pods {
 			if s, c := a.w.list(o.pod.UID); o.exists || len(s)+len(c) > 0 || a.w.volumes[o.pod.UID].Present {
 				a.add(o)
@@ -193,7 +209,9 @@ func (own *owner) refresh() {
 		return
 	}
 	before := own.observed
-	own.look()
+	if !own.look() {
+		return
+	}
 	before.Taken = own.observed.Taken
 	if !reflect.DeepEqual(before, own.observed) {
 		own.step()
@@ -207,8 +225,8 @@ func (own *owner) step() {
 		return
 	}
 	in := podlife.Input{
-		Now: w.loop.now, Pod: own.pod, Gone: own.gone, Stop: own.stop, Observed: own.observed, Probes: own.probes, Done: own.done,
-		Node: podlife.Node{Name: "node", HostIPs: []string{"192.168.0.1"}, RuntimeName: "sim", BootID: "boot", AgentStarted: w.agent.began},
+		Now: w.now(), Pod: own.pod, Gone: own.gone, Stop: own.stop, Observed: own.observed, Probes: own.probes, Done: own.done,
+		Node: podlife.Node{Name: "node", HostIPs: []string{"192.168.0.1"}, RuntimeName: "sim", BootID: fmt.Sprint("boot-", w.boot), AgentStarted: w.agent.began},
 	}
 	before := own.state
 	next, out := podlife.Step(before, in)
@@ -241,7 +259,7 @@ func (own *owner) step() {
 		}
 		own.wake, own.unwake = out.Wake, nil
 		if !out.Wake.IsZero() {
-			own.unwake = w.after(out.Wake.Sub(w.loop.now), func() {
+			own.unwake = w.after(out.Wake.Sub(in.Now), func() {
 				own.wake = time.Time{}
 				own.step()
 			})
@@ -256,7 +274,7 @@ func (own *owner) step() {
 
 // publish stores the newest status, one write at a time.
 func (own *owner) publish(st corev1.PodStatus) {
-	if own.gone || reflect.DeepEqual(st, own.published) {
+	if own.gone || sameStatus(&st, &own.published) {
 		return
 	}
 	own.published, own.wanted = st, &st
@@ -274,7 +292,11 @@ func (own *owner) write() {
 		if own.dead || !own.object.exists || own.wanted == nil {
 			return
 		}
-		if w.chance(w.fault) { // a conflict, or the server is away
+		if away := w.apiUp.Sub(w.loop.now); away > 0 {
+			w.after(away+w.upTo(time.Second), own.write)
+			return
+		}
+		if w.chance(w.fault) { // a conflict
 			w.after(w.upTo(3*time.Second), own.write)
 			return
 		}
@@ -290,10 +312,16 @@ func (own *owner) write() {
 	})
 }
 
-// look gathers what the runtime has of the pod.
-func (own *owner) look() {
+// look gathers what the runtime has of the pod; false when nothing has changed on the machine.
+func (own *owner) look() bool {
 	w := own.w
-	o := podlife.Observed{Taken: w.loop.now, Volumes: w.volumes[own.pod.UID]}
+	now := sight{w.runtime.Changes(), w.mounts, own.pod.Generation}
+	if now == own.seen && !own.observed.Taken.IsZero() {
+		own.observed.Taken = w.now()
+		return false
+	}
+	own.seen = now
+	o := podlife.Observed{Taken: w.now(), Volumes: w.volumes[own.pod.UID]}
 	sandboxes, containers := w.list(own.pod.UID)
 	for i := len(sandboxes) - 1; i >= 0; i-- {
 		s := sandboxes[i]
@@ -301,7 +329,8 @@ func (own *owner) look() {
 		if err != nil {
 			continue
 		}
-		x := podlife.Sandbox{ID: s.Id, Attempt: s.Metadata.Attempt, CreatedAt: time.Unix(0, s.CreatedAt), Ready: s.State == cri.PodSandboxState_SANDBOX_READY}
+		x := podlife.Sandbox{ID: s.Id, Attempt: s.Metadata.Attempt, CreatedAt: time.Unix(0, s.CreatedAt), Ready: s.State == cri.PodSandboxState_SANDBOX_READY,
+			HostNetwork: st.Status.GetLinux().GetNamespaces().GetOptions().GetNetwork() == cri.NamespaceMode_NODE}
 		if ip := st.Status.Network.Ip; ip != "" {
 			x.IPs = []string{ip}
 		}
@@ -346,7 +375,33 @@ func (own *owner) look() {
 	}
 	images(own.pod.Spec.InitContainers)
 	images(own.pod.Spec.Containers)
+	for _, c := range own.pod.Spec.EphemeralContainers {
+		images([]corev1.Container{{Image: c.Image}})
+	}
 	own.observed = o
+	return true
+}
+
+// sameStatus compares statuses, at once where Step shares what it has not changed.
+func sameStatus(a, b *corev1.PodStatus) bool {
+	if a.Phase != b.Phase || a.ObservedGeneration != b.ObservedGeneration || !slices.Equal(a.Conditions, b.Conditions) ||
+		!sameContainers(a.InitContainerStatuses, b.InitContainerStatuses) || !sameContainers(a.ContainerStatuses, b.ContainerStatuses) {
+		return reflect.DeepEqual(a, b)
+	}
+	x, y := *a, *b
+	x.Conditions, x.InitContainerStatuses, x.ContainerStatuses = nil, nil, nil
+	y.Conditions, y.InitContainerStatuses, y.ContainerStatuses = nil, nil, nil
+	return reflect.DeepEqual(x, y)
+}
+
+// sameContainers reports whether no entry is new; an entry that is not shared may still say the same.
+func sameContainers(a, b []corev1.ContainerStatus) bool {
+	return slices.EqualFunc(a, b, func(x, y corev1.ContainerStatus) bool {
+		return x.Name == y.Name && x.State == y.State && x.LastTerminationState == y.LastTerminationState && x.Ready == y.Ready && x.RestartCount == y.RestartCount &&
+			x.Image == y.Image && x.ImageID == y.ImageID && x.ContainerID == y.ContainerID && x.Started == y.Started &&
+			x.AllocatedResources == nil && y.AllocatedResources == nil && x.Resources == y.Resources &&
+			len(x.VolumeMounts) == len(y.VolumeMounts) && x.User == y.User && len(x.AllocatedResourcesStatus) == len(y.AllocatedResourcesStatus) && x.StopSignal == y.StopSignal
+	})
 }
 
 // list is everything the runtime has of a pod, oldest first.

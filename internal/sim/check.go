@@ -46,31 +46,35 @@ const (
 	nothingLeft     = "nothing-left: what is finished leaves nothing behind"
 	deletedIsEnded  = "deleted-is-ended: the object goes after a terminal phase and all cleaning"
 	runningIsKept   = "running-is-kept: no running container is removed"
+	recovers        = "recovers: when nothing goes wrong any more, every pod comes back"
+	noPanic         = "no-panic: nothing panics"
 	deadIsCollected = "dead-is-collected: at most one dead instance of a container is kept"
 )
 
 func (w *world) broken(invariant, format string, args ...any) {
-	panic(&Violation{Seed: w.opts.Seed, Hours: w.opts.Hours, At: w.loop.now.Sub(epoch), Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
+	panic(&Violation{Options: w.opts, At: w.loop.now.Sub(epoch), Invariant: invariant, Detail: fmt.Sprintf(format, args...)})
 }
 
 // truth is what the world knows of one container of a pod.
 type truth struct {
-	name     string
-	running  string // instance
-	sick     bool
-	sandbox  string // in which it was started or done last
-	started  bool   // in that sandbox
-	done     bool   // ended with 0 in that sandbox
-	attempt  int
-	due      time.Time // earliest restart
-	exits    int
-	delay    time.Duration
-	decided  time.Time
-	vague    bool      // the model of back-off does not know exactly
-	stopping time.Time // since when; zero: not
-	runs     int       // of the liveness probe
-	fails    int       // in a row
-	ready    bool
+	name      string
+	running   string // instance
+	sick      bool
+	sandbox   string // in which it was started or done last
+	started   bool   // in that sandbox
+	done      bool   // ended with 0 in that sandbox
+	attempt   int
+	due       time.Time // earliest restart
+	exits     int
+	delay     time.Duration
+	decided   time.Time
+	vague     bool      // the model of back-off does not know exactly
+	stopping  time.Time // since when; zero: not
+	runs      int       // of the liveness probe
+	fails     int       // in a row
+	lastProbe time.Time
+	lastStart time.Time
+	ready     bool
 }
 
 func (t *truth) stops(at time.Time) {
@@ -91,17 +95,19 @@ func (o *object) container(name string) *truth {
 // checkStep checks one call of Step.
 func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, next podlife.State, out *podlife.Output) {
 	name := own.pod.Name
-	if w.result.Steps%4 == 0 {
+	if w.result.Steps%16 == 0 {
 		if s, again := podlife.Step(before, in); !reflect.DeepEqual(s, next) || !reflect.DeepEqual(again, *out) {
 			w.broken(deterministic, "%s", name)
 		}
+	}
+	if len(out.Begin)+len(out.Cancel)+len(out.Events) > 0 && w.result.Steps%4 == 0 || w.result.Steps%16 == 1 {
 		quiet := in
 		quiet.Done, quiet.Probes = nil, nil
 		if _, again := podlife.Step(next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
 			w.broken(quiescent, "%s: %v %v %v", name, again.Begin, again.Cancel, again.Events)
 		}
 	}
-	if w.result.Steps%32 == 0 {
+	if w.result.Steps%256 == 0 {
 		if _, again := podlife.Step(roundTrip(before), in); !reflect.DeepEqual(keys(again), keys(*out)) {
 			w.broken(deterministic, "%s: restored: %v, not %v", name, keys(again), keys(*out))
 		}
@@ -337,7 +343,10 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 	if !w.volumes[own.pod.UID].Mounted {
 		w.broken(volumesMounted, "%s: %s", own.pod.Name, a.Container)
 	}
-	_, index, init := containerOf(own.pod, a.Container)
+	c, index, init := containerOf(own.pod, a.Container)
+	if c == nil {
+		return // ephemeral containers wait for nobody
+	}
 	if !init {
 		index = len(own.pod.Spec.InitContainers)
 	}
@@ -361,8 +370,12 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 		t.done = false
 	}
 	t.running, t.sandbox, t.started, t.attempt, t.stopping = id, a.SandboxID, true, a.Attempt, time.Time{}
+	t.lastStart = w.loop.now
 	t.sick, t.runs, t.fails = w.chance(0.15), 0, 0
 	c, _, _ := containerOf(own.pod, a.Container)
+	if c == nil {
+		return // ephemeral
+	}
 	if p := c.LivenessProbe; p != nil && w.clean && c.StartupProbe == nil && c.Lifecycle == nil && !o.updated {
 		period, delay := time.Duration(p.PeriodSeconds)*time.Second, time.Duration(p.InitialDelaySeconds)*time.Second
 		w.after(delay+time.Minute, func() {
@@ -422,6 +435,7 @@ func (w *world) ended(o *object, c *corev1.Container, t *truth) {
 
 // probed notes a run of a probe.
 func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeVerdict) {
+	t.lastProbe = w.loop.now
 	if a.Type != podlife.Liveness {
 		return
 	}

@@ -54,6 +54,9 @@ func (own *owner) begin(a podlife.Action) {
 		switch a.(type) {
 		case podlife.PullImage:
 			delay = w.upTo(5 * time.Second)
+			if w.loop.now.Before(w.slow) {
+				delay = w.upTo(10 * time.Minute)
+			}
 		case podlife.CreateSandbox, podlife.PrepareVolumes:
 			delay = w.upTo(300 * time.Millisecond)
 		}
@@ -61,7 +64,17 @@ func (own *owner) begin(a podlife.Action) {
 			delay = w.upTo(20 * time.Second)
 		}
 		f.undo = w.after(delay, func() { own.effect(f) })
-		f.orphan = func() { w.after(w.upTo(3*time.Second), func() { own.apply(a) }) }
+		f.orphan = func() {
+			if _, ok := a.(podlife.DeletePod); ok && (own.writing || own.wanted != nil || w.loop.now.Before(w.apiUp)) {
+				return // not sent yet
+			}
+			since := w.loop.now
+			w.after(w.upTo(3*time.Second), func() {
+				if !since.Before(w.late) {
+					own.apply(a)
+				}
+			})
+		}
 	}
 }
 
@@ -73,6 +86,10 @@ func (own *owner) effect(f *flight) {
 	}
 	if _, ok := f.action.(podlife.DeletePod); ok && (own.writing || own.wanted != nil) && own.object.exists {
 		f.undo = w.after(20*time.Millisecond, func() { own.effect(f) }) // after the last status is stored
+		return
+	}
+	if _, ok := f.action.(podlife.DeletePod); ok && w.loop.now.Before(w.apiUp) {
+		own.finish(f, failure("", "the API server is away"), nil)
 		return
 	}
 	if w.chance(w.fault / 2) {
@@ -136,7 +153,7 @@ func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulle
 		if fail != nil && fail.Reason != podlife.Aborted {
 			own.failures = append(own.failures, failed{f.key, w.loop.now})
 		}
-		own.done = append(own.done, podlife.Outcome{Key: f.key, At: w.loop.now, Err: fail, Pulled: pulled})
+		own.done = append(own.done, podlife.Outcome{Key: f.key, At: w.now(), Err: fail, Pulled: pulled})
 		own.step()
 	})
 }
@@ -152,7 +169,7 @@ func (own *owner) finishProbe(f *flight, a podlife.RunProbe) {
 	w.logf("%s probe %s of %s: %s", own.pod.Name, a.Type, a.Container, verdict)
 	own.look()
 	own.probes = append(own.probes, podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
-		At: w.loop.now, Verdict: verdict, Output: "probe output"})
+		At: w.now(), Verdict: verdict, Output: "probe output"})
 	own.step()
 }
 
@@ -183,12 +200,19 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	var err error
 	switch a := a.(type) {
 	case podlife.PrepareVolumes:
+		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{Mounted: true, Present: true}
 	case podlife.RemoveVolumes:
 		w.checkNothingRuns(own.object, "volumes are removed")
+		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{}
 	case podlife.CreateSandbox:
+		network := cri.NamespaceMode_POD
+		if own.pod.Spec.HostNetwork {
+			network = cri.NamespaceMode_NODE
+		}
 		_, err = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+			Linux:    &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{Network: network}}},
 			Metadata: &cri.PodSandboxMetadata{Name: own.pod.Name, Namespace: own.pod.Namespace, Uid: string(uid), Attempt: a.Attempt},
 			Labels:   map[string]string{uidLabel: string(uid)}}})
 	case podlife.PullImage:

@@ -6,7 +6,7 @@ import (
 )
 
 // loop is virtual time: a queue of things to do, in order of their time and, at
-// one time, of their making. It is the Clock of the simulated runtime too.
+// one time, of their making.
 type loop struct {
 	now   time.Time
 	queue queue
@@ -36,10 +36,7 @@ func (q *queue) Pop() any {
 	return x
 }
 
-// Now implements the runtime's Clock.
-func (l *loop) Now() time.Time { return l.now }
-
-// AfterFunc implements the runtime's Clock.
+// AfterFunc does something later, unless stop is called before.
 func (l *loop) AfterFunc(d time.Duration, do func()) (stop func()) {
 	l.made++
 	i := &item{at: l.now.Add(max(d, 0)), made: l.made, do: do}
@@ -52,9 +49,20 @@ func (l *loop) run(end time.Time) {
 	for len(l.queue) > 0 && !l.queue[0].at.After(end) {
 		i := heap.Pop(&l.queue).(*item)
 		if !i.dead {
-			l.now = i.at
+			l.now = later(l.now, i.at)
 			i.do()
 		}
 	}
-	l.now = end
+	l.now = later(l.now, end)
+}
+
+// sleep lets time pass while nothing is done, as when the machine is suspended:
+// what was due happens afterwards.
+func (l *loop) sleep(d time.Duration) { l.now = l.now.Add(d) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

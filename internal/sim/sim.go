@@ -1,12 +1,13 @@
 // Package sim runs the decisions of carob against simulated twins of the world
 // in virtual time: hours of a pod's life in milliseconds, with seeded faults
-// before and after an effect, late and lost events, crashes of the agent at any
-// point, conflicts of the API and deletions at any time.
+// before and after an effect, late and lost events, crashes of the agent and
+// reboots of the machine at any point, jumps of the clock, conflicts and outages
+// of the API and deletions at any time.
 //
-// One seed is one run, and the same run each time: nothing in here reads a clock,
-// starts a goroutine, ranges over a map or draws from any other source than the
-// seed. Every promise of the lifecycle machine is a named invariant (check.go);
-// a broken one ends the run with the line that repeats it.
+// One seed is one run, and the same run each time: a run reads no clock, starts no
+// goroutine, ranges over no map and draws from no other source than the seed.
+// Every promise of the lifecycle machine is a named invariant (check.go); a broken
+// one ends the run with the line that repeats it.
 //
 // Tests and the command "carob sim" drive it. It must never touch the host.
 package sim
@@ -16,33 +17,38 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 )
 
 // Options choose a run.
 type Options struct {
-	Seed  uint64
-	Hours float64   // virtual hours before everything is deleted; 0 means 1
-	Log   io.Writer // what happens, a line each; nil: nowhere
+	Seed    uint64
+	Hours   float64   // virtual hours before everything is deleted; 0 means 1
+	Without []int     // elements of the run to leave out, by number: pods, faults, what users do
+	Log     io.Writer // what happens, a line each; nil: nowhere
+	Digest  bool      // whether Result.Digest is wanted; it costs time
 }
 
 // Result is what a run did.
 type Result struct {
-	Seed    uint64
-	Pods    int
-	Steps   int           // calls of Step
-	Actions int           // begun
-	Starts  int           // containers started
-	Crashes int           // of the agent
-	Faulty  bool          // whether the seed has faults
-	Virtual time.Duration // time simulated
-	Digest  string        // of the whole log: same seed, same digest
+	Seed     uint64
+	Pods     int
+	Elements int           // pods, faults and deeds of users that the seed has
+	Steps    int           // calls of Step
+	Actions  int           // begun
+	Starts   int           // containers started
+	Crashes  int           // of the agent, with and without the machine
+	Reboots  int           // of the machine
+	Faulty   bool          // whether the seed has faults
+	Virtual  time.Duration // time simulated
+	Digest   string        // of the whole log: same seed, same digest
 }
 
 // Violation is a broken invariant.
 type Violation struct {
-	Seed      uint64
-	Hours     float64
+	Options   Options
 	At        time.Duration // since the begin of the run
 	Invariant string
 	Detail    string
@@ -50,15 +56,27 @@ type Violation struct {
 
 // Error names what broke and the command that repeats it.
 func (v *Violation) Error() string {
-	return fmt.Sprintf("seed %d at +%v: %s: %s\nrepeat with its log: SIM_SEED=%d SIM_HOURS=%g go test ./internal/sim -run TestSeeds",
-		v.Seed, v.At, v.Invariant, v.Detail, v.Seed, v.Hours)
+	return fmt.Sprintf("seed %d at +%v: %s: %s\nrepeat it with: %s", v.Options.Seed, v.At, v.Invariant, v.Detail, v.Options.Command())
+}
+
+// Command is the line that repeats a run with its log.
+func (o Options) Command() string {
+	line := fmt.Sprintf("carob sim --seed %d --hours %g", o.Seed, o.Hours)
+	if len(o.Without) > 0 {
+		line += " --without " + strings.ReplaceAll(strings.Trim(fmt.Sprint(o.Without), "[]"), " ", ",")
+	}
+	return line + " --log"
 }
 
 // epoch is when every run begins.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// drain is the time that everything gets to end after the last deletion.
-const drain = 2 * time.Hour
+const (
+	// recovery is the time without faults and deeds that pods get to come back.
+	recovery = 40 * time.Minute
+	// drain is the time that everything gets to end after the last deletion.
+	drain = time.Hour
+)
 
 // Run does one run. The error is a *Violation when an invariant broke.
 func Run(o Options) (r Result, err error) {
@@ -70,20 +88,31 @@ func Run(o Options) (r Result, err error) {
 	defer func() {
 		r = w.result
 		r.Virtual = w.loop.now.Sub(epoch)
-		r.Digest = fmt.Sprintf("%016x", w.digest.Sum64())
+		if o.Digest {
+			r.Digest = fmt.Sprintf("%016x", w.digest.Sum64())
+		}
 		if p := recover(); p != nil {
 			v, ok := p.(*Violation)
 			if !ok {
-				panic(fmt.Sprintf("seed %d at +%v: %v", o.Seed, w.loop.now.Sub(epoch), p))
+				v = &Violation{Options: o, At: w.loop.now.Sub(epoch), Invariant: noPanic, Detail: fmt.Sprint(p)}
 			}
 			err = v
 		}
 	}()
 	w.populate()
-	horizon := epoch.Add(time.Duration(o.Hours * float64(time.Hour)))
-	w.loop.run(horizon)
+	w.loop.run(epoch.Add(w.horizon()))
 	w.calm()
-	w.loop.run(horizon.Add(drain))
+	w.loop.run(w.loop.now.Add(recovery))
+	w.checkRecovered()
+	w.deleteAll()
+	w.loop.run(w.loop.now.Add(drain))
 	w.checkEnd()
 	return w.result, nil
+}
+
+// element numbers one thing of the run, and tells whether this run has it.
+func (w *world) element() bool {
+	n := w.result.Elements
+	w.result.Elements++
+	return !slices.Contains(w.opts.Without, n)
 }

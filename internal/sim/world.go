@@ -31,7 +31,13 @@ type world struct {
 	fault   float64 // chance that an action fails; 0 in half of the seeds
 	clean   bool    // nothing ever goes wrong: the promises about time hold
 	calmed  bool
-	pods    []*object
+	skew    time.Duration // of the wall clock against the loop
+	boot    int           // counts restarts of the machine
+	apiUp   time.Time     // the API server is away until then
+	slow    time.Time     // the registry is slow until then
+	mounts  uint64        // counts changes of volumes
+	late    time.Time     // calls of an agent that ended then or before are lost
+	pods    []*object     // with those that this run has
 	agent   agent
 	volumes map[types.UID]podlife.VolumeState // looked up, never ranged over
 }
@@ -59,6 +65,9 @@ func (w *world) after(d time.Duration, do func()) func() { return w.loop.AfterFu
 
 // logf writes a line of the log; the digest is over all of them.
 func (w *world) logf(format string, args ...any) {
+	if w.opts.Log == nil && !w.opts.Digest {
+		return
+	}
 	line := fmt.Sprintf("+%v %s\n", w.loop.now.Sub(epoch), fmt.Sprintf(format, args...))
 	w.digest.Write([]byte(line))
 	if w.opts.Log != nil {
@@ -66,16 +75,29 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
+// now is the wall clock of the machine, which may jump; time in the loop does not.
+func (w *world) now() time.Time { return w.loop.now.Add(w.skew) }
+
+// clock is the machine's as its runtime sees it.
+type clock struct{ w *world }
+
+func (c clock) Now() time.Time { return c.w.now() }
+
+func (c clock) AfterFunc(d time.Duration, do func()) func() { return c.w.after(d, do) }
+
 // populate makes the node, its pods and everything that will happen to them.
 func (w *world) populate() {
 	w.clean = w.chance(0.5)
 	if !w.clean {
-		w.fault = w.rand.Float64() * 0.4
+		if w.fault = w.rand.Float64() * 0.4; !w.element() {
+			w.fault = 0
+		}
 	}
 	w.result.Seed, w.result.Faulty = w.opts.Seed, !w.clean
 	w.volumes = map[types.UID]podlife.VolumeState{}
+	w.boot = 1
 	w.runtime = runtimesim.New(runtimesim.Config{
-		Clock: &w.loop, Behaviour: w.behaviour,
+		Clock: clock{w}, Behaviour: w.behaviour,
 		PullError: func(string) error {
 			if w.chance(w.fault / 2) {
 				return errors.New("the registry is unavailable")
@@ -88,54 +110,63 @@ func (w *world) populate() {
 	n := 1 + w.rand.IntN(3)
 	for i := range n {
 		o := &object{pod: w.newPod(i), exists: true, truth: map[string]*truth{}}
-		for _, c := range o.pod.Spec.Containers {
-			o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
+		for _, list := range [][]corev1.Container{o.pod.Spec.InitContainers, o.pod.Spec.Containers} {
+			for _, c := range list {
+				o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
+			}
 		}
-		w.pods = append(w.pods, o)
-		w.after(w.upTo(30*time.Second), func() { w.agent.add(o) })
+		begin := w.upTo(30 * time.Second)
+		if w.element() {
+			w.result.Pods++
+			w.pods = append(w.pods, o)
+			w.logf("%s: %s", o.pod.Name, describe(o.pod))
+			w.after(begin, func() { w.agent.add(o) })
+		} else {
+			o.exists = false
+		}
 		w.plan(o)
 	}
-	w.result.Pods = n
 	if !w.clean {
-		for range w.rand.IntN(5) {
-			w.after(w.upTo(w.horizon()), w.agent.crash)
-		}
+		w.planFaults()
 	}
 	w.after(time.Minute, w.agent.relist)
 }
 
 func (w *world) horizon() time.Duration { return time.Duration(w.opts.Hours * float64(time.Hour)) }
 
+// sometime does something before the horizon, unless this run leaves it out.
+func (w *world) sometime(do func()) {
+	at := w.upTo(w.horizon())
+	if w.element() {
+		w.after(at, do)
+	}
+}
+
 // plan decides what users and accidents do to a pod.
 func (w *world) plan(o *object) {
 	if w.chance(0.6) {
-		w.after(w.upTo(w.horizon()), func() { w.delete(o, int64(w.rand.IntN(40))) })
+		w.sometime(func() { w.delete(o, int64(w.rand.IntN(40))) })
 		if w.chance(0.3) {
-			w.after(w.upTo(w.horizon()), func() { w.delete(o, int64(w.rand.IntN(5))) })
+			w.sometime(func() { w.delete(o, int64(w.rand.IntN(5))) })
 		}
 	}
 	if w.chance(0.15) {
-		w.after(w.upTo(w.horizon()), func() { w.forceDelete(o) })
+		w.sometime(func() { w.forceDelete(o) })
 	}
-	if w.chance(0.1) {
-		w.after(w.upTo(w.horizon()), func() {
-			if own := w.agent.find(o); own != nil && own.stop == nil {
-				grace := time.Duration(w.rand.IntN(20)) * time.Second
-				own.stop = &podlife.Stop{Reason: "Evicted", Message: "The node was low on resource: memory. ", Grace: &grace}
-				w.logf("%s evict grace=%v", o.pod.Name, grace)
-				o.ask(w.loop.now, min(grace, tgps(o.pod)))
-				own.step()
-			}
-		})
+	if w.chance(0.15) {
+		w.sometime(func() { w.stop(o) })
 	}
 	if w.chance(0.25) {
-		w.after(w.upTo(w.horizon()), func() { w.update(o) })
+		w.sometime(func() { w.update(o) })
+	}
+	if w.chance(0.1) {
+		w.sometime(func() { w.debug(o) })
 	}
 	if w.clean {
 		return
 	}
-	for range w.rand.IntN(3) {
-		w.after(w.upTo(w.horizon()), func() { w.accident(o) })
+	for range w.rand.IntN(4) {
+		w.sometime(func() { w.accident(o) })
 	}
 }
 
@@ -154,6 +185,10 @@ func tgps(p *corev1.Pod) time.Duration {
 // delete is a DELETE of the API (L1.90–L1.93).
 func (w *world) delete(o *object, grace int64) {
 	if !o.exists {
+		return
+	}
+	if w.loop.now.Before(w.apiUp) {
+		w.after(w.apiUp.Sub(w.loop.now), func() { w.delete(o, grace) })
 		return
 	}
 	p := o.pod.DeepCopy()
@@ -178,12 +213,42 @@ func (w *world) delete(o *object, grace int64) {
 
 // forceDelete removes the object at once; the agent may only see that it is gone.
 func (w *world) forceDelete(o *object) {
-	if o.exists {
+	if o.exists && !w.loop.now.Before(w.apiUp) {
 		w.delete(o, 0)
 		o.exists = false
 		w.logf("%s is gone", o.pod.Name)
 		w.agent.notify(o)
 	}
+}
+
+// stop is eviction, preemption or the shutdown of the node (L3.40, L7.150, L7.156).
+func (w *world) stop(o *object) {
+	own := w.agent.find(o)
+	if own == nil || own.stop != nil {
+		return
+	}
+	grace := time.Duration(w.rand.IntN(20)) * time.Second
+	own.stop = &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)], Message: "The node is under pressure.", Grace: &grace}
+	if w.chance(0.3) {
+		own.stop.Grace, grace = nil, tgps(o.pod)
+	}
+	w.logf("%s stop %s grace=%v", o.pod.Name, own.stop.Reason, grace)
+	o.ask(w.loop.now, min(grace, tgps(o.pod)))
+	own.step()
+}
+
+// debug adds an ephemeral container.
+func (w *world) debug(o *object) {
+	if !o.exists || o.pod.DeletionTimestamp != nil {
+		return
+	}
+	p := o.pod.DeepCopy()
+	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: fmt.Sprintf("debug%d", len(p.Spec.EphemeralContainers)), Image: "image0", ImagePullPolicy: corev1.PullIfNotPresent}})
+	p.Generation++
+	o.pod = p
+	w.logf("%s has an ephemeral container", p.Name)
+	w.agent.notify(o)
 }
 
 // update changes the image of a container (L3.68).
@@ -200,46 +265,13 @@ func (w *world) update(o *object) {
 	w.agent.notify(o)
 }
 
-// accident harms a pod from outside its agent.
-func (w *world) accident(o *object) {
-	o.upset = true
-	sandboxes, containers := w.list(o.pod.UID)
-	switch w.rand.IntN(3) {
-	case 0:
-		if len(sandboxes) > 0 {
-			id := sandboxes[len(sandboxes)-1].Id
-			w.logf("%s sandbox %s dies", o.pod.Name, id)
-			w.runtime.KillSandbox(id)
-		}
-	case 1:
-		if len(containers) > 0 {
-			id := containers[w.rand.IntN(len(containers))].Id
-			w.logf("%s container %s is killed", o.pod.Name, id)
-			w.runtime.End(id, 137, "")
-		}
-	case 2:
-		if len(containers) > 0 {
-			id := containers[w.rand.IntN(len(containers))].Id
-			w.logf("%s container %s vanishes", o.pod.Name, id)
-			_, _ = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
-		}
-	}
-}
-
-// calm ends all faults and deletes what is left.
-func (w *world) calm() {
-	w.calmed, w.fault = true, 0
-	w.logf("calm")
-	for _, o := range w.pods {
-		w.delete(o, 30)
-	}
-}
-
 // behaviour is what the process of a container does.
 func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 	b := runtimesim.Behaviour{Code: int32(w.rand.IntN(2)), TermCode: 143, Linger: w.upTo(3 * time.Second)}
 	name := c.GetMetadata().GetName()
 	switch {
+	case strings.HasPrefix(name, "debug"):
+		b.Exit = w.upTo(time.Minute)
 	case strings.HasPrefix(name, "init"):
 		b.Exit = time.Second + w.upTo(5*time.Second)
 		b.Code = 0
@@ -257,73 +289,6 @@ func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 		b.StartErr = "exec: no such file"
 	}
 	return b
-}
-
-// newPod draws a pod.
-func (w *world) newPod(i int) *corev1.Pod {
-	grace := int64(w.rand.IntN(40))
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Namespace: "default", UID: types.UID(fmt.Sprintf("uid-%d", i)), Generation: 1},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace,
-			RestartPolicy: []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[w.rand.IntN(4)]},
-	}
-	always := corev1.ContainerRestartPolicyAlways
-	for k := range max(0, w.rand.IntN(5)-1) {
-		c := w.newContainer(fmt.Sprintf("init%d", k))
-		if w.chance(0.5) {
-			c.Name = fmt.Sprintf("side%d", k)
-			c.RestartPolicy = &always
-			w.probes(&c)
-		}
-		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-	}
-	for k := range 1 + w.rand.IntN(3) {
-		c := w.newContainer(fmt.Sprintf("app%d", k))
-		w.probes(&c)
-		if w.chance(0.08) {
-			never := corev1.ContainerRestartPolicyNever
-			c.RestartPolicy = &never
-			c.RestartPolicyRules = []corev1.ContainerRestartRule{{
-				Action:    []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers}[w.rand.IntN(2)],
-				ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
-			}}
-		}
-		p.Spec.Containers = append(p.Spec.Containers, c)
-	}
-	if w.chance(0.1) {
-		d := int64(1 + w.rand.IntN(3600))
-		p.Spec.ActiveDeadlineSeconds = &d
-	}
-	return p
-}
-
-func (w *world) newContainer(name string) corev1.Container {
-	c := corev1.Container{Name: name, Image: fmt.Sprintf("image%d", w.rand.IntN(3)),
-		ImagePullPolicy: []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullIfNotPresent, corev1.PullAlways}[w.rand.IntN(3)]}
-	handler := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hook"}}}
-	if w.chance(0.2) && !strings.HasPrefix(name, "init") {
-		c.Lifecycle = &corev1.Lifecycle{PreStop: handler}
-		if w.chance(0.5) {
-			c.Lifecycle.PostStart = handler
-		}
-	}
-	return c
-}
-
-func (w *world) probes(c *corev1.Container) {
-	probe := func() *corev1.Probe {
-		return &corev1.Probe{PeriodSeconds: int32(1 + w.rand.IntN(15)), FailureThreshold: int32(1 + w.rand.IntN(3)), SuccessThreshold: 1,
-			InitialDelaySeconds: int32(w.rand.IntN(2) * w.rand.IntN(20)), TimeoutSeconds: 1}
-	}
-	if w.chance(0.3) {
-		c.LivenessProbe = probe()
-	}
-	if w.chance(0.3) {
-		c.ReadinessProbe = probe()
-	}
-	if w.chance(0.2) {
-		c.StartupProbe = probe()
-	}
 }
 
 func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

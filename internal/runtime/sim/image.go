@@ -59,6 +59,7 @@ func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cr
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.Contains(r.images, name) {
+		r.changes++
 		r.images = append(r.images, name)
 	}
 	return &cri.PullImageResponse{ImageRef: "sha256:" + name}, nil
@@ -68,6 +69,7 @@ func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cr
 func (r *Runtime) RemoveImage(_ context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.changes++
 	r.images = slices.DeleteFunc(r.images, func(i string) bool { return i == imageName(req.GetImage().GetImage()) })
 	return &cri.RemoveImageResponse{}, nil
 }

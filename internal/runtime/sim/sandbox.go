@@ -136,6 +136,30 @@ func (r *Runtime) KillSandbox(id string) {
 	_, _ = r.StopPodSandbox(context.Background(), &cri.StopPodSandboxRequest{PodSandboxId: id})
 }
 
+// Reboot ends everything at once, as a restart of the machine does. With keep the
+// runtime finds what it had: sandboxes not ready, containers exited with 255;
+// without, nothing is left but images.
+func (r *Runtime) Reboot(keep bool) {
+	r.mu.Lock()
+	var tell []func()
+	for _, c := range r.containers {
+		if c.running() {
+			tell = append(tell, r.exit(c, 255, "Unknown"))
+		}
+	}
+	for _, s := range r.sandboxes {
+		s.ready, s.ips = false, nil
+	}
+	if !keep {
+		r.containers, r.sandboxes = nil, nil
+	}
+	r.changes++
+	r.mu.Unlock()
+	for _, f := range tell {
+		f()
+	}
+}
+
 func (r *Runtime) sandbox(id string) *sandbox {
 	for _, s := range r.sandboxes {
 		if s.id == id {

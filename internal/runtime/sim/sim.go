@@ -69,6 +69,7 @@ type Runtime struct {
 	cfg Config
 
 	mu         sync.Mutex
+	changes    uint64
 	count      int
 	addresses  int
 	sandboxes  []*sandbox
@@ -147,8 +148,16 @@ func (r *Runtime) Listen(emit func(*cri.ContainerEventResponse)) (stop func()) {
 	}
 }
 
+// Changes counts what has changed: as long as it stays, every status and list does.
+func (r *Runtime) Changes() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changes
+}
+
 // tell makes the event of a change; the caller calls what it returns without the lock.
 func (r *Runtime) tell(id string, kind cri.ContainerEventType, s *sandbox) func() {
+	r.changes++
 	if len(r.listeners) == 0 {
 		return func() {}
 	}

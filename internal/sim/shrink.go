@@ -1,0 +1,74 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"slices"
+)
+
+// shrinkRuns bounds the runs that Shrink may do.
+const shrinkRuns = 400
+
+// Shrink looks for a smaller run that breaks the same invariant: fewer pods, fewer
+// faults, fewer deeds of users, less time. It answers the smallest found, which
+// may be v itself.
+func Shrink(ctx context.Context, v *Violation) *Violation {
+	best, runs := v, 0
+	try := func(o Options) (Result, bool) {
+		if runs++; runs > shrinkRuns || ctx.Err() != nil {
+			return Result{}, false
+		}
+		o.Log, o.Digest = nil, false
+		r, err := Run(o)
+		var smaller *Violation
+		if !errors.As(err, &smaller) || smaller.Invariant != v.Invariant {
+			return r, false
+		}
+		best = smaller
+		return r, true
+	}
+	elements := 0
+	if r, ok := try(v.Options); ok {
+		elements = r.Elements
+	}
+	for again := true; again && runs < shrinkRuns; {
+		again = false
+		for n := 0; n < elements && runs < shrinkRuns; n++ {
+			o := best.Options
+			if slices.Contains(o.Without, n) {
+				continue
+			}
+			o.Without = append(slices.Clone(o.Without), n)
+			slices.Sort(o.Without)
+			if _, ok := try(o); ok {
+				again = true
+			}
+		}
+		for _, part := range []float64{0.25, 0.5, 0.75} {
+			o := best.Options
+			if o.Hours = math.Ceil(o.Hours*part*100) / 100; o.Hours == best.Options.Hours {
+				break
+			}
+			if r, ok := try(o); ok {
+				again, elements = true, r.Elements
+				break
+			}
+		}
+	}
+	return best
+}
+
+// Trace repeats the run of a violation and answers the last lines of its log.
+func Trace(v *Violation, lines int) [][]byte {
+	var log bytes.Buffer
+	o := v.Options
+	o.Log = &log
+	_, _ = Run(o)
+	all := bytes.Split(bytes.TrimSuffix(log.Bytes(), []byte("\n")), []byte("\n"))
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return all
+}
