@@ -74,7 +74,7 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 			err = errors.Join(err, e.close())
 		}
 	}()
-	dir := filepath.Join(in.DataDir, "runtime")
+	dir := filepath.Join(in.DataDir, runtimeDir)
 	store, err := images.Open(ctx, images.Config{Root: filepath.Join(dir, "images"), RegistryConfig: in.RegistryConfig})
 	if err != nil {
 		return nil, err
@@ -114,6 +114,9 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	}
 	return e, nil
 }
+
+// runtimeDir holds the records of the native runtime, below the data directory.
+const runtimeDir = "runtime"
 
 // spareMonitors stand ready for the next pods; each costs well under 100 kB.
 const spareMonitors = 4

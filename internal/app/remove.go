@@ -42,7 +42,12 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	if err := endSandboxes(ctx, in, a.version); err != nil {
 		return err
 	}
-	errs := []error{unmountBelow(in.DataDir), unmountBelow(in.RunDir)}
+	return removeTraces(in)
+}
+
+// removeTraces takes away what an instance without pods has on the host beside its data directory.
+func removeTraces(in instance.Instance) error {
+	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")), unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
 	}
@@ -52,6 +57,12 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	}
 	errs = append(errs, os.RemoveAll(in.RunDir))
 	return errors.Join(errs...)
+}
+
+// hasPods says whether the native runtime has records of sandboxes.
+func hasPods(in instance.Instance) bool {
+	entries, err := os.ReadDir(filepath.Join(in.DataDir, runtimeDir, "sandboxes"))
+	return err == nil && len(entries) > 0
 }
 
 // endSandboxes stops and removes every sandbox of this instance, side by side.

@@ -53,15 +53,20 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	defer lock.Release()
-	if err := saveFlags(in); err != nil {
-		return err
-	}
 	c := &carob{App: a, in: in, progress: p, parts: newStack()}
-	defer func() { err = errors.Join(err, c.close()) }()
+	defer func() {
+		err = errors.Join(err, c.close())
+		if !owner.Ready && in.RuntimeEndpoint == "" && !hasPods(in) {
+			err = errors.Join(err, removeTraces(in)) // nothing half started stays
+		}
+	}()
 	if err := c.prepare(); err != nil {
 		return err
 	}
 	if err := c.open(ctx); err != nil {
+		return err
+	}
+	if err := saveFlags(in); err != nil {
 		return err
 	}
 	if err := c.start(ctx); err != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"carob/test/e2e/host"
 )
 
 // carobFails runs carob, wants one clear line and an exit code other than 0.
@@ -151,7 +153,34 @@ func TestCorruptDataDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := run(carobBin, "down", "--pods", "--data-dir", dir); err != nil {
+		t.Fatal(err)
+	}
+	before, err := host.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
 	contains(t, "corrupt store", carobFails(t, "up", "--data-dir", dir, "--node-name", "e2e-node"), "etcd")
+	after, err := host.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := host.Of(host.Diff(before, after), c.ID, c.BridgeName, dir); len(left) > 0 {
+		t.Errorf("a start that failed left %v", left)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := tempDir(t)
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=20m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	contains(t, "full disk", carobFails(t, "up", "--data-dir", filepath.Join(dir, "d")), "MB left")
 }
 
 func TestTwoCarobsSideBySide(t *testing.T) {
