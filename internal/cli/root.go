@@ -23,6 +23,9 @@ type Engine interface {
 	Up(ctx context.Context, in instance.Instance, p Progress) error
 	// RemovePods ends every pod of an instance that does not run, and all that it left on the host.
 	RemovePods(ctx context.Context, in instance.Instance) error
+	// Simulate runs the decisions about pods against a simulated world; false means
+	// that one of their promises broke, which has been told to out.
+	Simulate(ctx context.Context, s Simulation, out, progress io.Writer) (ok bool, err error)
 }
 
 // Progress is told how the start goes on.
@@ -92,7 +95,7 @@ one process. Unmodified kubectl, client-go and Helm work against it.`,
 		r.upCommand(), r.downCommand(), r.statusCommand(),
 		r.kubectlCommand(), r.kubeconfigCommand(),
 		r.imageCommand(), r.demoCommand(), r.timelineCommand(),
-		r.versionCommand(),
+		r.simCommand(), r.versionCommand(),
 	)
 	return cmd
 }
