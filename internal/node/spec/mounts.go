@@ -54,7 +54,21 @@ func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
 	if in.Files.TerminationLog != "" {
 		list = append(list, &cri.Mount{ContainerPath: in.Container.TerminationMessagePath, HostPath: in.Files.TerminationLog, SelinuxRelabel: relabel})
 	}
+	if usesUserNS(in.Pod) {
+		for _, m := range list {
+			mapIDs(m, in.UserNS)
+		}
+	}
 	return list, nil
+}
+
+// mapIDs shows the owners on disk as the same ids inside the pod's user namespace:
+// root's files stay root's, and the group of a volume stays spec's fsGroup (L3.163).
+// The layers of an image volume have their owners from the image store.
+func mapIDs(m *cri.Mount, ids *cri.UserNamespace) {
+	if m.Image == nil {
+		m.UidMappings, m.GidMappings = ids.GetUids(), ids.GetGids()
+	}
 }
 
 func volumeMount(in *ContainerInput, env *environment, index int) (*cri.Mount, error) {
