@@ -39,7 +39,7 @@ type Options struct {
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
-	watches       *watches
+	clock         clock.WithTicker // of the watch caches
 
 	mu     sync.Mutex
 	codecs map[string]codec
@@ -55,11 +55,12 @@ var _ generic.RESTOptionsGetter = (*Options)(nil)
 
 // NewOptions returns the options of kinds stored in e; uncached kinds get no watch cache.
 func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *Options {
-	w := countWatches(e.Client.Watcher)
-	e.Client.Watcher = w
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
 	o := &Options{engine: e, set: set, uncached: map[schema.GroupResource]bool{}, codecs: map[string]codec{},
-		compactor: compactor, stopCompactor: compactor.Stop, watches: w}
+		compactor: compactor, stopCompactor: compactor.Stop, clock: clock.RealClock{}}
+	if e.server != nil {
+		o.clock = pace{start: time.Now()}
+	}
 	for _, gr := range uncached {
 		o.uncached[gr] = true
 	}
@@ -75,8 +76,8 @@ func (o *Options) Uncached() *Options {
 // Close stops compacting.
 func (o *Options) Close() { o.stopCompactor() }
 
-// Wait returns when every watch cache made so far holds what is stored and
-// follows it. Before that a cache turns lists away, or learns late of a write.
+// Wait returns when every watch cache made so far holds what is stored. Before
+// that a cache turns lists away.
 func (o *Options) Wait(ctx context.Context) error {
 	o.mu.Lock()
 	caches := slices.Clone(o.caches)
@@ -85,9 +86,6 @@ func (o *Options) Wait(ctx context.Context) error {
 		if err := c.Wait(ctx); err != nil {
 			return fmt.Errorf("read what is stored: %w", err)
 		}
-	}
-	if err := o.watches.wait(ctx, len(caches)); err != nil {
-		return fmt.Errorf("follow what is stored: %w", err)
 	}
 	return nil
 }
@@ -158,7 +156,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}
 	watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
 		EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
-		GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec})
+		GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})
 	if err != nil {
 		raw.Close()
 		return nil, nil, err
