@@ -79,8 +79,24 @@ static void add_group(struct user *u, gid_t g)
 		u->groups[u->ngroups++] = g;
 }
 
-// user[:group], names or numbers, against the image's own passwd and group.
-// extra groups come first in the list, then those of the image unless strict.
+static void put_first(struct user *u, gid_t g)
+{
+	uint32_t i = 0;
+	while (i < u->ngroups && u->groups[i] != g)
+		i++;
+	if (i == u->ngroups) {
+		if (u->ngroups < sizeof u->groups / sizeof *u->groups)
+			u->ngroups++;
+		else
+			i--;
+	}
+	memmove(u->groups + 1, u->groups, i * sizeof *u->groups);
+	u->groups[0] = g;
+}
+
+// user[:group], names or numbers, against the image's own passwd and group. The list
+// of groups has the primary one first, then those of the image unless strict, then
+// extra: clients of CRI see it in the container's status.
 int resolve_user(struct user *u, const char *spec, const uint32_t *extra, uint32_t nextra, int64_t gid, int strict, const char **missing)
 {
 	static char user[256];
@@ -110,8 +126,6 @@ int resolve_user(struct user *u, const char *spec, const uint32_t *extra, uint32
 	}
 	if (!found && !numeric)
 		return *missing = user, 1;
-	for (uint32_t i = 0; i < nextra; i++)
-		add_group(u, extra[i]);
 	int gfound = !group || !*group;
 	if (!gfound && number(group, &v))
 		u->gid = v, gfound = 1;
@@ -137,6 +151,8 @@ int resolve_user(struct user *u, const char *spec, const uint32_t *extra, uint32
 	}
 	if (!gfound)
 		return *missing = group, 2;
-	add_group(u, u->gid); // CRI: the primary group is among the supplementary ones
+	for (uint32_t i = 0; i < nextra; i++)
+		add_group(u, extra[i]);
+	put_first(u, u->gid); // CRI: the primary group is among the supplementary ones
 	return 0;
 }
