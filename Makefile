@@ -21,7 +21,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim cross clean
+.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim mutants fuzz cross clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,8 +86,19 @@ cross: deps ## build for linux/arm64, C programs too
 	@$(MAKE) --no-print-directory -C $(NATIVE) cross
 	GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(CACHE)/carob-arm64 ./cmd/carob
 
-sim: ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000
-	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) $(GO) test -count=1 -v -timeout 60m ./internal/sim -run TestSeeds
+SEED  ?= 0
+SEEDS ?= 10000
+HOURS ?= 1
+sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
+	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)
+
+mutants: ## break the life of a pod in many small ways: each must be noticed by a test or a seed
+	$(GO) run ./test/mutants
+
+FUZZTIME ?= 60s
+fuzz: ## let the life of a pod see worlds that can't be, for FUZZTIME each
+	$(GO) test ./internal/core/podlife -run '^$$' -fuzz '^FuzzStep$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./internal/core/podlife -run '^$$' -fuzz '^FuzzRecover$$' -fuzztime $(FUZZTIME)
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
