@@ -159,10 +159,14 @@ func (c *carob) open(ctx context.Context) error {
 	if c.timeline, err = timeline.Open(filepath.Join(c.in.DataDir, "timeline")); err != nil {
 		return fmt.Errorf("open timeline: %w", err)
 	}
+	etcdTLS, err := etcdClientTLS(c.in)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
-			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers,
+			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers, EtcdTLS: etcdTLS,
 			ServiceCIDR: c.in.Services, PKI: c.keys, NodeDialer: c.dialNode,
 		})
 		if err != nil {

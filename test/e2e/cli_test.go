@@ -102,6 +102,7 @@ func TestBadUse(t *testing.T) {
 	contains(t, "wrong address", carobFails(t, "up", "--data-dir", dir, "--listen", "nowhere"), "--listen")
 	contains(t, "wrong range", carobFails(t, "up", "--data-dir", dir, "--pod-cidr", "10.0.0.0"), "--pod-cidr")
 	contains(t, "surplus argument", carobFails(t, "status", "extra"), "unknown command")
+	contains(t, "no etcd", carobFails(t, "up", "--data-dir", dir, "--etcd-servers", "http://127.0.0.1:1"), "etcd at http://127.0.0.1:1 does not answer")
 	contains(t, "no cluster", carobFails(t, "--data-dir", dir, "kubectl", "get", "pods"), "carob up")
 	contains(t, "second up", carobFails(t, append([]string{"up"}, shared.args...)...), "already running")
 	contains(t, "second up, detached", carobFails(t, append([]string{"up", "--detach"}, shared.args...)...), "already running")

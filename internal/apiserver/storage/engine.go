@@ -70,12 +70,14 @@ const (
 	tickMillis    = 250
 	electionTicks = 10
 	leadTimeout   = 30 * time.Second
-	maxRequest    = 3 << 19 // 1.5 MiB, etcd's own default
-	snapshotEvery = 10_000  // log entries kept in memory between snapshots
-	catchUp       = 1_000
-	quota         = 8 << 30                // bytes, as etcd's documentation advises as the most
-	commitEvery   = 500 * time.Millisecond // of the database; the log is synced with every write
-	never         = 24 * 365 * time.Hour
+	// externalTimeout bounds the first question to an external cluster.
+	externalTimeout = 10 * time.Second
+	maxRequest      = 3 << 19 // 1.5 MiB, etcd's own default
+	snapshotEvery   = 10_000  // log entries kept in memory between snapshots
+	catchUp         = 1_000
+	quota           = 8 << 30                // bytes, as etcd's documentation advises as the most
+	commitEvery     = 500 * time.Millisecond // of the database; the log is synced with every write
+	never           = 24 * 365 * time.Hour
 )
 
 // Open starts the engine and returns when it can be written to. The error's
@@ -83,7 +85,7 @@ const (
 // its content cannot be read, Exhausted when the disk is full.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if len(cfg.Servers) > 0 {
-		return openExternal(cfg)
+		return openExternal(ctx, cfg)
 	}
 	lock, err := lockDir(cfg.Dir)
 	if err != nil {
@@ -100,11 +102,19 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-func openExternal(cfg Config) (*Engine, error) {
+// openExternal asks the cluster once: one that does not answer now is more
+// likely a wrong address than one that comes soon.
+func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
 	c, err := kubernetes.New(clientv3.Config{Endpoints: cfg.Servers, TLS: cfg.TLS, DialTimeout: 5 * time.Second, DialKeepAliveTime: 30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Unavailable, "connect to etcd at %s: %w", strings.Join(cfg.Servers, ", "), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, externalTimeout)
+	defer cancel()
+	if _, err := c.KV.Get(ctx, "/registry/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
+		_ = c.Close() // what failed is the call before
+		return nil, errkind.Errorf(errkind.Unavailable, "etcd at %s does not answer: %w", strings.Join(cfg.Servers, ", "), err)
 	}
 	return &Engine{Client: c, failure: newFailure()}, nil
 }

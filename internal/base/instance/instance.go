@@ -25,6 +25,9 @@ type Flags struct {
 	DataDir         string
 	Listen          string   // host:port of the API server
 	EtcdServers     []string // URLs of an external etcd; empty: embedded
+	EtcdCA          string   // file with the authority of https etcd servers; empty: the host's
+	EtcdCert        string   // file with the certificate shown to them
+	EtcdKey         string   // file with its key
 	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
 	RegistryConfig  string   // directory of hosts.toml files
@@ -122,6 +125,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		if !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") && !strings.HasPrefix(e, "unix://") {
 			return Instance{}, fmt.Errorf("%w --etcd-servers: %q has no http://, https:// or unix:// in front", ErrFlag, e)
 		}
+	}
+	if (f.EtcdCert == "") != (f.EtcdKey == "") {
+		return Instance{}, fmt.Errorf("%w --etcd-certfile: it needs --etcd-keyfile, and the other way round", ErrFlag)
 	}
 	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
 		if d == "" {

@@ -48,6 +48,7 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--pod-cidr":        {PodCIDR: "10.0.0.0"},
 		"--service-cidr":    {ServiceCIDR: "x"},
 		"--node-name":       {NodeName: "A_b"},
+		"--etcd-certfile":   {EtcdCert: "c.crt"},
 		"--etcd-servers":    {EtcdServers: []string{"10.0.0.1:2379"}},
 		"--cni-conf-dir":    {CNIConfDir: "/does/not/exist"},
 		"--registry-config": {RegistryConfig: "/does/not/exist"},
