@@ -188,6 +188,7 @@ func (a *agent) crash() {
 	a.w.after(a.w.upTo(time.Minute), func() {
 		a.w.logf("the agent is back")
 		a.down, a.began = false, a.w.now()
+		a.w.remount()
 		for _, o := range a.w.pods {
 			if s, c := a.w.list(o.pod.UID); o.exists || len(s)+len(c) > 0 || a.w.volumes[o.pod.UID].Present {
 				a.add(o)

@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"carob/internal/core/podlife"
 )
 
 // planFaults decides what goes wrong on the machine and around it.
@@ -56,11 +54,19 @@ func (w *world) reboot(keep bool) {
 	w.agent.crash()
 	w.late = w.loop.now // no call of the old agent takes effect any more
 	w.runtime.Reboot(keep)
-	w.mounts++
 	for _, o := range w.pods {
 		o.upset = true
+	}
+}
+
+// remount is the view of a new agent: it must set up volumes again before it may
+// count on them.
+func (w *world) remount() {
+	w.mounts++
+	for _, o := range w.pods {
 		v := w.volumes[o.pod.UID]
-		w.volumes[o.pod.UID] = podlife.VolumeState{Present: v.Present}
+		v.Mounted = false
+		w.volumes[o.pod.UID] = v
 	}
 }
 
