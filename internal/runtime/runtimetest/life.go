@@ -71,7 +71,7 @@ func containerLife(s *suite) {
 	if err == nil {
 		s.Error("a running container was started again")
 	}
-	s.until("the container prints", func() bool { return p.output("web", "stdout") == "up\n" })
+	p.printed("web", "up\n")
 	s.stop(id, 0)
 	st = s.status(id)
 	s.want("state", st.State, cri.ContainerState_CONTAINER_EXITED)
@@ -199,20 +199,20 @@ func execSyncTimeout(s *suite) {
 func stopWithGrace(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done"))
-	s.until("the handler is set", func() bool { return strings.Contains(p.output("web", "stdout"), "ready") })
+	p.printed("web", "ready") // the handler is set
 	s.stop(id, 30)
 	st := s.status(id)
 	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 0 || st.Reason != "Completed" {
 		s.Errorf("%v, code %d, reason %q", st.State, st.ExitCode, st.Reason)
 	}
-	s.want("last words", p.output("web", "stdout"), "ready\nbye\n")
+	p.wantOutput("web", "ready\nbye\n")
 	s.stop(id, 30) // again is no error
 }
 
 func stopEndsWithKill(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap '' TERM; echo ready; while :; do sleep 0.02; done"))
-	s.until("the handler is set", func() bool { return strings.Contains(p.output("web", "stdout"), "ready") })
+	p.printed("web", "ready") // the handler is set
 	// A second, shorter stop takes effect at once.
 	g, ctx := errgroup.WithContext(s.Context())
 	g.Go(func() error {
@@ -232,7 +232,7 @@ func stopEndsWithKill(s *suite) {
 func stopSignal(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'exit 9' USR1; echo ready; while :; do sleep 0.02; done"), func(c *cri.ContainerConfig) { c.StopSignal = cri.Signal_SIGNAL_SIGUSR1 })
-	s.until("the handler is set", func() bool { return strings.Contains(p.output("web", "stdout"), "ready") })
+	p.printed("web", "ready") // the handler is set
 	if s.status(id).StopSignal != cri.Signal_SIGNAL_SIGUSR1 {
 		s.Skip("this runtime has no stop signals of the pod")
 	}
@@ -467,7 +467,7 @@ func manyAtOnce(s *suite) {
 		if p == nil {
 			continue
 		}
-		s.want("output", p.output("web", "stdout"), fmt.Sprintln(i))
+		p.wantOutput("web", fmt.Sprintln(i))
 		g.Go(func() error {
 			_, err := s.Runtime.RemovePodSandbox(context.Background(), &cri.RemovePodSandboxRequest{PodSandboxId: p.id})
 			return err

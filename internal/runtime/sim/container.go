@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"path"
 	"slices"
 	"time"
 
@@ -34,6 +35,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
+	if err := validate(req.GetConfig()); err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	s := r.sandbox(req.GetPodSandboxId())
 	switch {
@@ -63,6 +67,19 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	r.mu.Unlock()
 	tell()
 	return &cri.CreateContainerResponse{ContainerId: c.id}, nil
+}
+
+// validate refuses what no runtime can make.
+func validate(c *cri.ContainerConfig) error {
+	if sc := c.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
+		return status.Error(codes.InvalidArgument, "a group needs a user")
+	}
+	for _, m := range c.GetMounts() {
+		if m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != cri.MountPropagation_PROPAGATION_PRIVATE) {
+			return status.Errorf(codes.InvalidArgument, "mount %s: recursive read-only needs a private read-only mount", m.GetContainerPath())
+		}
+	}
+	return nil
 }
 
 // StartContainer implements runtime.Runtime.
@@ -130,7 +147,7 @@ func (r *Runtime) Stop(id string, grace time.Duration, done func(error)) (abort 
 			done(err)
 		}
 	})
-	if !c.does.IgnoreTerm {
+	if !c.does.IgnoreTerm && grace > 0 { // without grace there is only SIGKILL
 		r.after(c, c.does.Linger, c.does.TermCode)
 	}
 	kill := r.after(c, grace, 137)
@@ -232,11 +249,16 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *cri.ContainerStatusReq
 	if c == nil {
 		return nil, notFound("container", req.GetContainerId())
 	}
-	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{
+	return &cri.ContainerStatusResponse{Status: c.status()}, nil
+}
+
+func (c *container) status() *cri.ContainerStatus {
+	return &cri.ContainerStatus{
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.created, StartedAt: c.started, FinishedAt: c.finished,
 		ExitCode: c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
-		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), LogPath: c.config.GetLogPath(),
-	}}, nil
+		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), StopSignal: c.config.GetStopSignal(),
+		LogPath: path.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath()),
+	}
 }
 
 // UpdateContainerResources implements runtime.Runtime.

@@ -40,9 +40,11 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 		s.ips = []string{fmt.Sprintf("10.88.%d.%d", r.addresses/250, 2+r.addresses%250)}
 	}
 	r.sandboxes = append(r.sandboxes, s)
-	tell := r.tell(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s)
+	created := r.tell(s.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
+	started := r.tell(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s)
 	r.mu.Unlock()
-	tell()
+	created()
+	started()
 	return &cri.RunPodSandboxResponse{PodSandboxId: s.id}, nil
 }
 

@@ -164,6 +164,11 @@ func (r *Runtime) tell(id string, kind cri.ContainerEventType, s *sandbox) func(
 	e := &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: r.cfg.Clock.Now().UnixNano()}
 	if s != nil {
 		e.PodSandboxStatus = s.status()
+		for _, c := range r.containers {
+			if c.sandbox == s {
+				e.ContainersStatuses = append(e.ContainersStatuses, c.status())
+			}
+		}
 	}
 	list := make([]func(*cri.ContainerEventResponse), 0, len(r.listeners))
 	for i := 0; i <= r.count && len(list) < len(r.listeners); i++ {
