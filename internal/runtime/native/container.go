@@ -44,6 +44,7 @@ type container struct {
 // Exit codes of ours: the process never became the user's; nobody saw its end.
 const (
 	startErrorExit = 128
+	killedExit     = 128 + int32(unix.SIGKILL)
 	unknownExit    = 255
 )
 
@@ -304,7 +305,9 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 }
 
 // StartContainer starts the container's process. A program that can't be
-// executed is the container's failure: reason StartError, exit code 128.
+// executed is the container's failure: reason StartError, exit code 128. A start
+// that its caller gave up is not: before there is a process the container stays
+// created, after that it was killed.
 func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
@@ -323,9 +326,16 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	pid, user, err := r.launch(ctx, m, c)
 	if err != nil {
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
+		givenUp := errors.Is(err, context.Canceled)
+		if givenUp && pid == 0 {
+			return nil, coded(errors.Join(err, r.groups.remove(rec.Cgroup)))
+		}
 		r.groups.killAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
+			if givenUp {
+				rec.StartedAt, rec.ExitCode, rec.Reason = rec.FinishedAt, killedExit, "Error"
+			}
 		})
 		close(c.started)
 		return nil, coded(err)
@@ -345,6 +355,9 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 // launch makes the cgroup, has the monitor start the helper and waits until it
 // became the user's process.
 func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *identity, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, nil, err
+	}
 	pl, err := r.planOf(ctx, c)
 	if err != nil {
 		return 0, nil, err
