@@ -90,7 +90,7 @@ func (m *machine) withdraw() {
 	for i := range m.out.Begin {
 		m.land(m.out.Begin[i].Action.Key())
 	}
-	m.out.Begin = nil
+	m.out.Begin, m.out.Waits = nil, nil
 }
 
 // inFlight finds an action of this kind; object "" stands for any.
