@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/netns"
 	"carob/internal/network"
 )
 
@@ -30,7 +31,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 	n.mu.Lock()
 	at := n.attached[pod.SandboxID]
 	n.mu.Unlock()
-	if at != nil && !pinned(at.NetNS) {
+	if at != nil && !netns.Pinned(at.NetNS) {
 		// Somebody removed the namespace behind our back.
 		if err := n.drop(at); err != nil {
 			return network.Attachment{}, err
@@ -57,7 +58,7 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	defer p.close()
 	at, err := n.reserve(pod, p)
 	if err != nil {
-		return nil, errors.Join(err, unpin(p.path))
+		return nil, errors.Join(err, netns.Unpin(p.path))
 	}
 	if err = n.configure(p.h, p.eth0, at); err == nil {
 		err = n.rules.publish(at.published())
@@ -120,7 +121,7 @@ func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 // finish repeats the steps that a killed process may not have done.
 func (n *Network) finish(at *attachment) error {
 	var h *netlink.Handle
-	err := visit(at.NetNS, func() (err error) {
+	err := netns.Do(at.NetNS, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -164,7 +165,7 @@ func (n *Network) drop(at *attachment) error {
 	if err := n.rules.unpublish(at.published()); err != nil {
 		return fmt.Errorf("withdraw host ports of pod %s: %w", at.Pod, err)
 	}
-	if err := unpin(at.NetNS); err != nil {
+	if err := netns.Unpin(at.NetNS); err != nil {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
 	}
 	forgetConnections(at)
@@ -222,27 +223,7 @@ func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ er
 	if sandbox == "" {
 		return nil, errkind.Errorf(errkind.Invalid, "a pod needs a sandbox id to be attached")
 	}
-	for {
-		n.mu.Lock()
-		other := n.busy[sandbox]
-		if other == nil {
-			mine := make(chan struct{})
-			n.busy[sandbox] = mine
-			n.mu.Unlock()
-			return func() {
-				n.mu.Lock()
-				delete(n.busy, sandbox)
-				n.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		n.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	return n.sandboxes.Acquire(ctx, sandbox)
 }
 
 func (n *Network) gateways() []netip.Addr {

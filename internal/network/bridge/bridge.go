@@ -34,6 +34,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/keylock"
+	"carob/internal/base/netns"
 	"carob/internal/network"
 )
 
@@ -59,10 +61,11 @@ type Network struct {
 	pool   *pool
 	rules  *rules
 
+	sandboxes keylock.Locks // of those being attached or detached
+
 	mu       sync.Mutex
 	v4, v6   *addresses // v6 is nil without IPv6
 	attached map[string]*attachment
-	busy     map[string]chan struct{} // sandboxes being attached or detached; closed when done
 	journal  *journal
 }
 
@@ -78,7 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods), attached: map[string]*attachment{}, busy: map[string]chan struct{}{}}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods), attached: map[string]*attachment{}}
 	if cfg.Pods6.IsValid() {
 		n.v6 = newAddresses(cfg.Pods6)
 	}
@@ -144,7 +147,7 @@ func Destroy(cfg Config) error {
 		errs = append(errs, err)
 	}
 	for _, e := range entries {
-		errs = append(errs, unpin(filepath.Join(nsDir, e.Name())))
+		errs = append(errs, netns.Unpin(filepath.Join(nsDir, e.Name())))
 	}
 	if link, err := netlink.LinkByName(cfg.Bridge); err == nil {
 		if _, ok := link.(*netlink.Bridge); ok {
@@ -349,7 +352,7 @@ func (n *Network) load() error {
 		return err
 	}
 	for _, at := range n.attached {
-		if !pinned(at.NetNS) {
+		if !netns.Pinned(at.NetNS) {
 			n.forget(at)
 		}
 	}
@@ -410,7 +413,7 @@ func (n *Network) dropUnknownNamespaces(ctx context.Context) error {
 	for _, e := range entries {
 		if path := filepath.Join(n.nsDir, e.Name()); !known[path] {
 			klog.FromContext(ctx).V(2).Info("Removing left-over network namespace", "path", path)
-			if err := unpin(path); err != nil {
+			if err := netns.Unpin(path); err != nil {
 				return err
 			}
 		}

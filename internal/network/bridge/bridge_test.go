@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/netns"
 	"carob/internal/network"
 	"carob/internal/network/nettest"
 )
@@ -162,13 +163,13 @@ func TestAttachIsFinishedAfterKill(t *testing.T) {
 	if err != nil || at.NetNS != p.path {
 		t.Fatalf("%+v, %v", at, err)
 	}
-	if err := nettest.Inside(at.NetNS, func() error {
+	if err := netns.Do(at.NetNS, func() error {
 		_, err := net.Dial("udp", "192.0.2.77:9") // needs the default route
 		return err
 	}); err != nil {
 		t.Errorf("the network is unfinished: %v", err)
 	}
-	if pinned(stray.path) {
+	if netns.Pinned(stray.path) {
 		t.Errorf("%s of the killed process is left", stray.path)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"carob/internal/base/netns"
 )
 
 // place is a network namespace with one end of a veth pair in it: everything a
@@ -47,7 +49,7 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	if given == "" {
 		ns, p.h, err = makeNetNS(p.path, n.podSysctls())
 	} else {
-		err = visit(given, func() (err error) {
+		err = netns.Do(given, func() (err error) {
 			ns, p.h, err = settle(p.path, n.podSysctls())
 			return err
 		})
@@ -59,7 +61,7 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	defer func() {
 		if err != nil {
 			p.close()
-			_ = unpin(p.path)
+			_ = netns.Unpin(p.path)
 		}
 	}()
 	attrs := netlink.NewLinkAttrs()
@@ -132,7 +134,7 @@ func setSysctls(list []sysctl) error {
 // speaks inside of it. The calling goroutine's thread visits it and comes back.
 func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, err error) {
 	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
+	home, err := os.Open(netns.Current)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return nil, nil, fmt.Errorf("open the host's network namespace: %w", err)
@@ -154,7 +156,7 @@ func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, er
 		if ns != nil {
 			ns.Close()
 			h.Close()
-			_ = unpin(path)
+			_ = netns.Unpin(path)
 		}
 		return nil, nil, err
 	}
@@ -163,17 +165,17 @@ func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, er
 
 // settle pins the thread's namespace and prepares it.
 func settle(path string, sysctls []sysctl) (*os.File, *netlink.Handle, error) {
-	ns, err := os.Open("/proc/thread-self/ns/net")
+	ns, err := os.Open(netns.Current)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open network namespace: %w", err)
 	}
 	if err = setSysctls(sysctls); err == nil {
-		err = pin(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path)
+		err = netns.Pin(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path)
 	}
 	var h *netlink.Handle
 	if err == nil {
 		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			_ = unpin(path)
+			_ = netns.Unpin(path)
 			err = fmt.Errorf("open netlink in a network namespace: %w", err)
 		}
 	}
@@ -182,60 +184,4 @@ func settle(path string, sysctls []sysctl) (*os.File, *netlink.Handle, error) {
 		return nil, nil, err
 	}
 	return ns, h, nil
-}
-
-// visit runs f on a thread inside the namespace at path.
-func visit(path string, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		ns, err := os.Open(path)
-		if err == nil {
-			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
-			ns.Close()
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-// pin keeps a namespace alive under a file name.
-func pin(source, path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("pin network namespace: %w", err)
-	}
-	f.Close()
-	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
-		_ = os.Remove(path)
-		return fmt.Errorf("pin network namespace at %s: %w", path, err)
-	}
-	return nil
-}
-
-// unpin lets a namespace go; the kernel removes its devices in the background.
-// Deleting the veth by hand would cost 29 ms.
-func unpin(path string) error {
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			break // not mounted (any more)
-		}
-		if err != nil {
-			return fmt.Errorf("unpin network namespace %s: %w", path, err)
-		}
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unpin network namespace: %w", err)
-	}
-	return nil
-}
-
-// pinned reports whether a namespace is alive at path; after a reboot it isn't.
-func pinned(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/netns"
 )
 
 // poolIdle is how long nobody must have asked before a grown pool shrinks again.
@@ -120,6 +122,6 @@ func (p *pool) close() {
 func discard(places []*place) {
 	for _, pl := range places {
 		pl.close()
-		_ = unpin(pl.path)
+		_ = netns.Unpin(pl.path)
 	}
 }

@@ -16,20 +16,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/atomicfile"
 	"carob/internal/base/errkind"
+	"carob/internal/base/keylock"
+	"carob/internal/base/netns"
 	"carob/internal/network"
 )
 
@@ -48,8 +47,7 @@ type Network struct {
 	states string
 	cni    *libcni.CNIConfig
 
-	mu   sync.Mutex
-	busy map[string]chan struct{}
+	sandboxes keylock.Locks // of those being attached or detached
 }
 
 var _ network.PodNetwork = (*Network)(nil)
@@ -69,7 +67,7 @@ func Open(cfg Config) (*Network, error) {
 	if len(cfg.BinDirs) == 0 {
 		cfg.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
-	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes"), busy: map[string]chan struct{}{}}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes")}
 	for _, dir := range []string{n.nsDir, n.states} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make directory of the pod network: %w", err)
@@ -145,7 +143,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 	defer unlock()
 	rec, err := n.read(pod.SandboxID)
 	switch {
-	case err == nil && rec.Done && pinned(rec.NetNS):
+	case err == nil && rec.Done && netns.Pinned(rec.NetNS):
 		return network.Attachment{NetNS: rec.NetNS, IPs: rec.IPs}, nil
 	case err == nil:
 		// Interrupted, or the host was restarted: plugins want a DEL before another ADD.
@@ -270,7 +268,7 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 		return errkind.Errorf(errkind.Corrupt, "stored CNI configuration of sandbox %s: %w", rec.Pod.SandboxID, err)
 	}
 	rt := runtimeConf(rec)
-	if !pinned(rec.NetNS) {
+	if !netns.Pinned(rec.NetNS) {
 		rt.NetNS = "" // plugins then free only what they keep elsewhere
 	}
 	if err := n.cni.DelNetworkList(ctx, list, rt); err != nil {
@@ -281,7 +279,7 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 		// configuration must not keep the pod from ever being tried again.
 		klog.FromContext(ctx).Info("CNI plugins can't undo an ADD that failed", "sandbox", rec.Pod.SandboxID, "network", list.Name, "err", err)
 	}
-	if err := unpin(rec.NetNS); err != nil {
+	if err := netns.Unpin(rec.NetNS); err != nil {
 		return err
 	}
 	if err := os.Remove(n.file(rec.Pod.SandboxID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -317,7 +315,7 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 	}
 	for _, p := range pins {
 		if path := filepath.Join(n.nsDir, p.Name()); !used[path] {
-			errs = append(errs, unpin(path))
+			errs = append(errs, netns.Unpin(path))
 		}
 	}
 	return errors.Join(errs...)
@@ -355,88 +353,24 @@ func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ er
 	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") {
 		return nil, errkind.Errorf(errkind.Invalid, "sandbox id %q can't be a file name", sandbox)
 	}
-	for {
-		n.mu.Lock()
-		other := n.busy[sandbox]
-		if other == nil {
-			mine := make(chan struct{})
-			n.busy[sandbox] = mine
-			n.mu.Unlock()
-			return func() {
-				n.mu.Lock()
-				delete(n.busy, sandbox)
-				n.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		n.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	return n.sandboxes.Acquire(ctx, sandbox)
 }
 
 // makeNetNS makes a namespace, or takes the one given by its path, starts its
 // loopback and pins it at path.
 func makeNetNS(path, given string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("pin network namespace: %w", err)
-	}
-	f.Close()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := enterNetNS(given)
+	settle := func() error {
+		lo, err := netlink.LinkByName("lo")
 		if err == nil {
-			var lo netlink.Link
-			if lo, err = netlink.LinkByName("lo"); err == nil {
-				err = netlink.LinkSetUp(lo)
-			}
-		}
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		return fmt.Errorf("make network namespace: %w", err)
-	}
-	return nil
-}
-
-// enterNetNS moves the thread into the namespace at path, or a new one.
-func enterNetNS(path string) error {
-	if path == "" {
-		return unix.Unshare(unix.CLONE_NEWNET)
-	}
-	ns, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
-}
-
-func unpin(path string) error {
-	for {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			break
+			err = netlink.LinkSetUp(lo)
 		}
 		if err != nil {
-			return fmt.Errorf("unpin network namespace %s: %w", path, err)
+			return fmt.Errorf("start the loopback: %w", err)
 		}
+		return netns.Pin(netns.Current, path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unpin network namespace: %w", err)
+	if given == "" {
+		return netns.DoNew(settle)
 	}
-	return nil
-}
-
-func pinned(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+	return netns.Do(given, settle)
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"carob/internal/base/netns"
 	"carob/internal/network"
 )
 
@@ -85,29 +85,11 @@ func detach(t testing.TB, n network.PodNetwork, p network.Pod) {
 	}
 }
 
-// Inside runs f on a thread in the namespace at path; sockets that f opens stay there.
-func Inside(path string, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			err = unix.Setns(fd, unix.CLONE_NEWNET)
-			_ = unix.Close(fd)
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
 // serve answers connections inside a namespace with a text.
 func serve(t testing.TB, ns, addr, text string) {
 	t.Helper()
 	var l net.Listener
-	if err := Inside(ns, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
+	if err := netns.Do(ns, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
@@ -125,7 +107,7 @@ func serve(t testing.TB, ns, addr, text string) {
 
 // ask connects from a namespace and reads what comes.
 func ask(ns, addr string) (got string, _ error) {
-	err := Inside(ns, func() (err error) {
+	err := netns.Do(ns, func() (err error) {
 		got, err = dial(addr)
 		return err
 	})
@@ -153,7 +135,7 @@ func testWorkingNetwork(t *testing.T, h Harness) {
 	}
 	var names []string
 	var addrs []net.Addr
-	if err := Inside(at.NetNS, func() error {
+	if err := netns.Do(at.NetNS, func() error {
 		links, err := net.Interfaces()
 		for _, l := range links {
 			if l.Flags&net.FlagUp != 0 {
@@ -444,7 +426,7 @@ func testUDPHostPort(t *testing.T, h Harness, hostIP netip.Addr) {
 		p.Ports = []network.PortMapping{{Protocol: "UDP", ContainerPort: 5353, HostPort: port}}
 		at := attach(t, h.Network, p)
 		var server *net.UDPConn
-		if err := Inside(at.NetNS, func() (err error) { server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353}); return err }); err != nil {
+		if err := netns.Do(at.NetNS, func() (err error) { server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353}); return err }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := client.WriteToUDPAddrPort([]byte(name), netip.AddrPortFrom(hostIP, port)); err != nil {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/netns"
 	"carob/internal/network"
 	contract "carob/internal/runtime"
 )
@@ -80,19 +81,18 @@ type bareNetwork struct {
 
 func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachment, error) {
 	path := filepath.Join(b.dir, p.SandboxID)
-	f, err := os.Create(path)
-	if err != nil {
-		return network.Attachment{}, err
+	settle := func() error {
+		if err := netns.Pin(netns.Current, path); err != nil {
+			return err
+		}
+		return loopbackUp()
 	}
-	f.Close()
-	onOwnThread(func() {
-		if err = enterNetNS(p.NetNS); err != nil {
-			return
-		}
-		if err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err == nil {
-			err = loopbackUp()
-		}
-	})
+	var err error
+	if p.NetNS == "" {
+		err = netns.DoNew(settle)
+	} else {
+		err = netns.Do(p.NetNS, settle)
+	}
 	if err != nil {
 		return network.Attachment{}, err
 	}
@@ -100,18 +100,6 @@ func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachme
 	defer b.mu.Unlock()
 	b.n++
 	return network.Attachment{NetNS: path, IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(b.n >> 8), byte(b.n)})}}, nil
-}
-
-func enterNetNS(path string) error {
-	if path == "" {
-		return unix.Unshare(unix.CLONE_NEWNET)
-	}
-	ns, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 }
 
 func loopbackUp() error {

@@ -9,17 +9,14 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/netns"
 )
 
 // networkUsage counts what passed a pod's interfaces; nil when it can't be told.
-func networkUsage(netns string) *cri.NetworkUsage {
+func networkUsage(path string) *cri.NetworkUsage {
 	var b []byte
-	onOwnThread(func() {
-		if enter(netns) == nil {
-			b, _ = os.ReadFile("/proc/thread-self/net/dev")
-		}
-	})
-	if b == nil {
+	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
 		return nil
 	}
 	return parseNetDev(b)

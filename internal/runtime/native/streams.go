@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -15,6 +14,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
+
+	"carob/internal/base/netns"
 )
 
 // Streams is the side of the runtime that a streaming server calls
@@ -247,39 +248,20 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 
 // dialInside connects to a port on the loopback of a network namespace, IPv4
 // first. The socket belongs to the namespace of the thread that makes it.
-func dialInside(ctx context.Context, netns string, port int32) (net.Conn, error) {
-	var conn net.Conn
-	var err error
-	dial := func() {
-		if netns != "" {
-			if err = enter(netns); err != nil {
-				return
-			}
-		}
+func dialInside(ctx context.Context, path string, port int32) (conn net.Conn, err error) {
+	dial := func() error {
 		var d net.Dialer
 		if conn, err = d.DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
 			if c6, err6 := d.DialContext(ctx, "tcp6", fmt.Sprintf("[::1]:%d", port)); err6 == nil {
 				conn, err = c6, nil
 			}
 		}
+		return err
 	}
-	if netns == "" {
-		dial()
+	if path == "" {
+		err = dial()
 	} else {
-		onOwnThread(dial)
+		err = netns.Do(path, dial)
 	}
 	return conn, err
-}
-
-// enter moves the calling thread into a network namespace.
-func enter(netns string) error {
-	f, err := os.Open(netns)
-	if err != nil {
-		return fmt.Errorf("entering the pod's network: %w", err)
-	}
-	defer f.Close()
-	if err := unix.Setns(rawFD(f), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("entering the pod's network: %w", err)
-	}
-	return nil
 }

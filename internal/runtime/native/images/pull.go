@@ -55,7 +55,7 @@ func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, pro
 	ref := named.String()
 	ctx = inNamespace(ctx)
 	// Two pulls of one name would fetch everything twice; the second finds it here.
-	unlock, err := s.locks.acquire(ctx, "pull/"+ref)
+	unlock, err := s.locks.Acquire(ctx, "pull/"+ref)
 	if err != nil {
 		return "", rpcError(err)
 	}

@@ -52,6 +52,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/keylock"
 	"carob/internal/runtime/native"
 )
 
@@ -86,7 +87,7 @@ type Store struct {
 	layers    snapshots.Snapshotter // the overlay directories themselves
 	snapshots snapshots.Snapshotter // the same behind the database
 	platform  platforms.MatchComparer
-	locks     keyLocks
+	locks     keylock.Locks
 
 	// mu guards the index and the holds below; no I/O on a registry happens under it.
 	mu     sync.RWMutex

@@ -1,0 +1,72 @@
+// Package keylock has locks by name: what concerns one thing follows one another,
+// what concerns different things goes side by side.
+//
+// Pod networks lock sandboxes with it, the image store layers. It must never keep
+// memory for a name that nobody holds or waits for.
+package keylock
+
+import (
+	"context"
+	"sync"
+)
+
+// Locks is one lock for each key in use; waiting ends with the context. The zero
+// value is ready.
+type Locks struct {
+	mu   sync.Mutex
+	held map[string]*lock
+}
+
+type lock struct {
+	token chan struct{} // holds one element while the lock is free
+	users int
+}
+
+// Lock waits for the key; the error is the cause that ended ctx. It is, with
+// Unlock, containerd's KeyedLocker.
+func (k *Locks) Lock(ctx context.Context, key string) error {
+	k.mu.Lock()
+	if k.held == nil {
+		k.held = map[string]*lock{}
+	}
+	l := k.held[key]
+	if l == nil {
+		l = &lock{token: make(chan struct{}, 1)}
+		l.token <- struct{}{}
+		k.held[key] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	select {
+	case <-l.token:
+		return nil
+	case <-ctx.Done():
+		k.leave(key, l)
+		return context.Cause(ctx)
+	}
+}
+
+// Unlock lets the next one have the key, which the caller holds.
+func (k *Locks) Unlock(key string) {
+	k.mu.Lock()
+	l := k.held[key]
+	k.mu.Unlock()
+	l.token <- struct{}{}
+	k.leave(key, l)
+}
+
+func (k *Locks) leave(key string, l *lock) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(k.held, key)
+	}
+}
+
+// Acquire is Lock with its own Unlock, to be called once.
+func (k *Locks) Acquire(ctx context.Context, key string) (unlock func(), _ error) {
+	if err := k.Lock(ctx, key); err != nil {
+		return nil, err
+	}
+	return func() { k.Unlock(key) }, nil
+}
