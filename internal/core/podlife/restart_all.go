@@ -102,7 +102,7 @@ func (m *machine) resetStatus(s, old *corev1.ContainerStatus) {
 	s.State = corev1.ContainerState{Waiting: m.defaultWaiting(old)}
 	end := &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonRestartingAll,
 		Message: "The container is removed because RestartAllContainers in place"}
-	if t := old.State.Terminated; t != nil && !m.s.RestartAll.Active {
+	if t := shownEnd(old); t != nil && t.ContainerID == old.ContainerID && !m.s.RestartAll.Active {
 		end.ContainerID, end.FinishedAt = t.ContainerID, t.FinishedAt // the trigger: its crash back-off counts this end
 	}
 	s.LastTerminationState = corev1.ContainerState{Terminated: end}
