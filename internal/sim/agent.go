@@ -76,6 +76,7 @@ func (a *agent) add(o *object) {
 		grace := int64(1)
 		p.Spec.TerminationGracePeriodSeconds = &grace
 		own.pod = p
+		o.ask(a.w.loop.now, time.Second)
 	}
 	a.w.logf("%s is taken over, gone=%v", o.pod.Name, own.gone)
 	own.step()

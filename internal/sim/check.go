@@ -74,6 +74,7 @@ type truth struct {
 	fails     int       // in a row
 	lastProbe time.Time
 	lastStart time.Time
+	lastSeen  time.Time // started, or ended after having run
 	ready     bool
 }
 
@@ -370,7 +371,7 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 		t.done = false
 	}
 	t.running, t.sandbox, t.started, t.attempt, t.stopping = id, a.SandboxID, true, a.Attempt, time.Time{}
-	t.lastStart = w.loop.now
+	t.lastStart, t.lastSeen = w.loop.now, w.loop.now
 	t.sick, t.runs, t.fails = w.chance(0.15), 0, 0
 	c, _, _ := containerOf(own.pod, a.Container)
 	if c == nil {
@@ -408,7 +409,7 @@ func (w *world) ended(o *object, c *corev1.Container, t *truth) {
 		code = st.Status.ExitCode
 	}
 	w.logf("%s %s (%s) ends with %d", o.pod.Name, c.Name, t.running, code)
-	t.running = ""
+	t.running, t.lastSeen = "", now
 	t.exits++
 	wait := t.delay
 	const reset = 600 * time.Second

@@ -150,11 +150,11 @@ func (w *world) checkRecovered() {
 		for _, list := range [][]corev1.Container{o.pod.Spec.InitContainers, o.pod.Spec.Containers} {
 			for i := range list {
 				t := o.container(list[i].Name)
-				tried = tried || t.running != "" || !t.lastStart.IsZero() && w.loop.now.Sub(t.lastStart) < 12*time.Minute
+				tried = tried || t.running != "" || !t.lastSeen.IsZero() && w.loop.now.Sub(t.lastSeen) < 12*time.Minute
 			}
 		}
 		if !tried {
-			w.broken(recovers, "%s: no container runs or was started in the last 12 minutes", o.pod.Name)
+			w.broken(recovers, "%s: no container runs or has run in the last 12 minutes", o.pod.Name)
 		}
 		for i := range o.pod.Spec.Containers {
 			c := &o.pod.Spec.Containers[i]
@@ -163,8 +163,8 @@ func (w *world) checkRecovered() {
 				w.loop.now.Sub(t.lastProbe) > 5*time.Minute {
 				w.broken(recovers, "%s: %s was last probed %v ago", o.pod.Name, c.Name, w.loop.now.Sub(t.lastProbe))
 			}
-			if c.RestartPolicy == nil && t.sandbox != "" && o.initialized() && t.running == "" && w.loop.now.Sub(t.lastStart) > 12*time.Minute {
-				w.broken(recovers, "%s: %s was last started %v ago", o.pod.Name, c.Name, w.loop.now.Sub(t.lastStart))
+			if c.RestartPolicy == nil && t.sandbox != "" && o.initialized() && t.running == "" && w.loop.now.Sub(t.lastSeen) > 12*time.Minute {
+				w.broken(recovers, "%s: %s last ran %v ago", o.pod.Name, c.Name, w.loop.now.Sub(t.lastSeen))
 			}
 		}
 	}
