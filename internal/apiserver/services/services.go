@@ -243,9 +243,8 @@ func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = ip.String(), []string{ip.String()}
 		return nil
 	}
-	ip, err := netip.ParseAddr(s.Spec.ClusterIP)
-	malformed := err != nil // validation says so
-	if malformed || old != nil && slices.Contains(allocatedIPs(old), ip) {
+	ip, _ := netip.ParseAddr(s.Spec.ClusterIP) // validation refuses a malformed one
+	if !ip.IsValid() || old != nil && slices.Contains(allocatedIPs(old), ip) {
 		return nil
 	}
 	if err := a.ips.take(ip); err != nil {

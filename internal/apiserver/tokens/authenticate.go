@@ -16,16 +16,24 @@ import (
 // calls the API.
 const deletionLeeway = 60 * time.Second
 
+// issuerOf is who claims to have made a token, empty for what is none.
+func issuerOf(parser *jwt.Parser, token string) string {
+	var c claims
+	if _, _, err := parser.ParseUnverified(token, &c); err != nil {
+		return ""
+	}
+	return c.Issuer
+}
+
 // Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of another
 // issuer, and an error for a token of its own that is not good.
 func (s *Service) Authenticator() authenticator.Token {
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now), jwt.WithExpirationRequired())
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		var c claims
-		if _, _, err := parser.ParseUnverified(token, &c); err != nil || c.Issuer != s.issuer {
+		if issuerOf(parser, token) != s.issuer {
 			return nil, false, nil
 		}
-		c = claims{}
+		var c claims
 		if _, err := parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }); err != nil {
 			if errors.Is(err, jwt.ErrTokenExpired) {
 				return nil, false, errors.New("service account token has expired")

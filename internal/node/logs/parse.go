@@ -61,4 +61,8 @@ func parse(line []byte) (entry, error) {
 	return e, nil
 }
 
-func (e entry) at() (time.Time, error) { return time.Parse(time.RFC3339Nano, string(e.time)) }
+// at is when the line was written; not ok when its time can't be read.
+func (e entry) at() (at time.Time, ok bool) {
+	at, err := time.Parse(time.RFC3339Nano, string(e.time))
+	return at, err == nil
+}

@@ -362,16 +362,14 @@ func (p *printer) line(line []byte) error {
 	if p.budget == 0 {
 		return errFull
 	}
-	e, err := parse(line)
-	broken := err != nil // must not hide the others
+	e, _ := parse(line) // a broken line has no stream; it must not hide the others
 	w := p.out[e.stream]
-	if broken || w == nil {
+	if w == nil {
 		return nil
 	}
 	if !p.o.Since.IsZero() || p.o.Timestamps {
-		at, err := e.at()
-		timeless := err != nil
-		if timeless || at.Before(p.o.Since) {
+		at, ok := e.at()
+		if !ok || at.Before(p.o.Since) {
 			return nil
 		}
 		if p.o.Timestamps && !p.begun[e.stream] {
