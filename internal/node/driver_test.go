@@ -507,6 +507,54 @@ func TestStopInTheMiddle(t *testing.T) {
 	})
 }
 
+// An agent that stops while a container starts lets the start end by itself, but
+// not for ever; a deletion aborts a start at once.
+func TestStopDuringStart(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		start   time.Duration
+		deleted bool
+		took    time.Duration
+		running int
+	}{
+		{name: "quick", start: time.Second, took: 500 * time.Millisecond, running: 1},
+		{name: "hanging", start: time.Hour, took: 2 * time.Second},
+		{name: "deleted", start: time.Hour, deleted: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.runtime.starting = c.start
+				w.start()
+				w.api.put(webPod("a"))
+				settle(500 * time.Millisecond)
+				if c.deleted {
+					w.deleteGracefully("a", 600)
+					settle(100 * time.Millisecond)
+				}
+				before := time.Now()
+				w.stop()
+				if took := time.Since(before); took != c.took {
+					t.Errorf("stopping took %v, want %v", took, c.took)
+				}
+				if n := len(w.runtime.running()); n != c.running {
+					t.Errorf("%d containers run, want %d", n, c.running)
+				}
+				if c.running == 0 {
+					return
+				}
+				w.start()
+				settle(time.Second)
+				w.mustBe("a", corev1.PodRunning)
+				if n := w.api.get("a").Status.ContainerStatuses[0].RestartCount; n != 0 {
+					t.Errorf("restarted %d times", n)
+				}
+				w.stop()
+			})
+		})
+	}
+}
+
 // While the API server is down, pods go on; the newest status is written when it
 // is back, and a deletion is never finished before (L8.31).
 func TestAPIOutage(t *testing.T) {

@@ -31,6 +31,7 @@ type fakeRuntime struct {
 	images   map[string]bool // by normalized name
 	slowPull map[string]time.Duration
 	stubborn map[string]bool // by container name
+	starting time.Duration   // what a start takes; cancelled in that time it ends the container
 	down     bool
 
 	mu         sync.Mutex
@@ -200,7 +201,11 @@ func (r *fakeRuntime) CreateContainer(_ context.Context, req *cri.CreateContaine
 	return &cri.CreateContainerResponse{ContainerId: id}, nil
 }
 
-func (r *fakeRuntime) StartContainer(_ context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *fakeRuntime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(r.starting):
+	}
 	if err := r.enter("StartContainer"); err != nil {
 		return nil, err
 	}
@@ -208,6 +213,10 @@ func (r *fakeRuntime) StartContainer(_ context.Context, req *cri.StartContainerR
 	c := r.containers[req.ContainerId]
 	if c == nil {
 		return nil, notFound(req.ContainerId)
+	}
+	if err := ctx.Err(); err != nil {
+		r.end(c, 137)
+		return nil, status.FromContextError(err).Err()
 	}
 	c.State, c.StartedAt = cri.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	r.event(c.sandbox)

@@ -114,11 +114,10 @@ func (o *owner) collect() {
 }
 
 // run owns the pod until its life is Finished and every action has ended (true),
-// or ctx ends (false). Actions in flight are cancelled then, and waited for.
+// or ctx ends (false). Actions in flight end with it, and are waited for.
 func (o *owner) run(ctx context.Context) bool {
 	var actions sync.WaitGroup
 	defer actions.Wait()
-	defer o.cancelAll()
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -259,7 +258,7 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	if o.flights[key] != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := actionContext(ctx, b.Action)
 	o.flights[key] = cancel
 	o.log.begun(o.pod, b, time.Now())
 	if _, ok := b.Action.(podlife.AdmitResize); ok {
@@ -269,8 +268,26 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	}
 	pod := o.runs
 	actions.Go(func() {
+		defer cancel() // a stopped owner does not collect
 		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
 	})
+}
+
+// startTime is how long a start goes on when the agent stops.
+const startTime = 2 * time.Second
+
+// actionContext ends with ctx. A start gets a moment longer: it is quick, and
+// broken off half-way it would be the end of a container that nobody ended.
+func actionContext(ctx context.Context, action podlife.Action) (context.Context, context.CancelFunc) {
+	if _, ok := action.(podlife.StartContainer); !ok {
+		return context.WithCancel(ctx)
+	}
+	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(startTime, cancel)
+		context.AfterFunc(long, func() { timer.Stop() })
+	})
+	return long, func() { stop(); cancel() }
 }
 
 // resizing says whether a status tells of a resize that is being brought in force.
@@ -309,12 +326,6 @@ func (o *owner) land(key podlife.Key) {
 	if cancel := o.flights[key]; cancel != nil {
 		cancel()
 		delete(o.flights, key)
-	}
-}
-
-func (o *owner) cancelAll() {
-	for _, cancel := range o.flights {
-		cancel()
 	}
 }
 
