@@ -165,7 +165,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.caches = append(o.caches, watchCache)
 	o.mu.Unlock()
 	delegator := cacher.NewCacheDelegator(watchCache, raw)
-	return delegator, sync.OnceFunc(func() {
+	return patient{delegator}, sync.OnceFunc(func() {
 		delegator.Stop()
 		watchCache.Stop()
 		raw.Close()
