@@ -171,6 +171,23 @@ mount | grep -c ' /made '`, func(c *cri.ContainerConfig) {
 	if got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+	for what, m := range map[string]*cri.Mount{
+		"writable":         {RecursiveReadOnly: true},
+		"follows the host": {RecursiveReadOnly: true, Readonly: true, Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
+		"both ways":        {RecursiveReadOnly: true, Readonly: true, Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
+		"option":           {MountOptions: []string{"suid"}},
+		"root":             {ContainerPath: "/"},
+	} {
+		m.HostPath = data
+		if m.ContainerPath == "" {
+			m.ContainerPath = "/m"
+		}
+		_, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+			Config: containerConfig(sbc, "bad", func(c *cri.ContainerConfig) { c.Mounts = []*cri.Mount{m} })})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("mount %s: %v", what, err)
+		}
+	}
 	if entries, _ := os.ReadDir(filepath.Join(host, "outside")); len(entries) > 0 {
 		t.Error("a mount target was made outside of the container")
 	}

@@ -156,6 +156,23 @@ func TestStop(t *testing.T) {
 			t.Errorf("the longer stop: %v", err)
 		}
 	})
+	t.Run("a process that is not ready for the signal yet", func(t *testing.T) {
+		id := w.run(sb, sbc, "early", shell("until test -e /tmp/go; do :; done; trap 'exit 7' TERM; while :; do :; done"))
+		done := make(chan error)
+		go func() {
+			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 30})
+			done <- err
+		}()
+		if _, err := w.exec(id, "touch", "/tmp/go"); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if st := w.wait(id); st.ExitCode != 7 {
+			t.Errorf("code %d", st.ExitCode)
+		}
+	})
 	t.Run("the image's signal", func(t *testing.T) {
 		w.cfg.Images.(*dirImages).image.StopSignal = "SIGRTMIN+3"
 		id := w.run(sb, sbc, "signal", shell("trap 'exit 42' 37; touch /tmp/ready; while :; do sleep 0.05; done"))
@@ -492,6 +509,22 @@ func TestUserNamespace(t *testing.T) {
 	x, err := w.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map")
 	if err != nil || !strings.Contains(string(x.Stdout), "700000") {
 		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+	}
+}
+
+func TestUserNamespaceRefused(t *testing.T) {
+	w := newWorld(t)
+	good := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
+	for what, u := range map[string]*cri.UserNamespace{
+		"no mappings":    {Mode: cri.NamespaceMode_POD},
+		"no groups":      {Mode: cri.NamespaceMode_POD, Uids: good},
+		"root is absent": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 700000, Length: 65536}}, Gids: good},
+		"container mode": {Mode: cri.NamespaceMode_CONTAINER, Uids: good, Gids: good},
+	} {
+		cfg := w.sandboxConfig("refused", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = u })
+		if _, err := w.r.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

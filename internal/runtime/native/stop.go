@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,23 +40,9 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		return nil
 	}
 	if grace > 0 {
-		c.mu.Lock()
-		first := !c.asked
-		c.asked = true
-		c.mu.Unlock()
-		if first {
-			if err := m.kill(c.rec.ID, c.stopSignal()); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
-				return err
-			}
-		}
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-c.done:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
+		ended, err := c.askToStop(ctx, m, grace)
+		if ended || err != nil {
+			return err
 		}
 	}
 	if err := m.kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
@@ -70,6 +59,78 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 	case <-time.After(2 * time.Minute): // in the kernel's hands: a dead disk or NFS server
 		return status.Error(codes.DeadlineExceeded, "the process does not end although it was killed")
 	}
+}
+
+// askToStop sends the stop signal and waits for the end of the process, for
+// grace at most. The kernel drops a signal that the first process of a PID
+// namespace does not handle; one that was started a moment ago may be about to,
+// so it gets the signal as soon as it does.
+func (c *container) askToStop(ctx context.Context, m *monitor, grace time.Duration) (ended bool, _ error) {
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	looks := 0
+	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		looks++
+		heard, err := c.sendStop(m, looks)
+		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
+			return false, err
+		}
+		var again <-chan time.Time
+		if !heard {
+			again = time.After(wait)
+		}
+		select {
+		case <-c.done:
+			return true, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-late.C:
+			return false, nil
+		case <-again:
+		}
+	}
+}
+
+// sendStop sends the stop signal, once; false while it would not be heard. A
+// blocked signal waits for its process, but every fork blocks signals for a
+// moment: it counts from the third look on.
+func (c *container) sendStop(m *monitor, looks int) (heard bool, _ error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sig := c.stopSignal()
+	if c.asked {
+		return true, nil
+	}
+	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
+		caught, blocked := dispositions(c.rec.Pid)
+		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) {
+			return false, nil
+		}
+	}
+	c.asked = true
+	return true, m.kill(c.rec.ID, sig)
+}
+
+// dispositions are the signals that a process catches and that it blocks, bit 0
+// for signal 1; all if they can't be known.
+func dispositions(pid int) (caught, blocked uint64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return math.MaxUint64, math.MaxUint64
+	}
+	for line := range strings.Lines(string(b)) {
+		name, mask, _ := strings.Cut(line, ":")
+		switch name {
+		case "SigCgt":
+			caught, err = strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		case "SigBlk":
+			blocked, err = strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		}
+		if err != nil {
+			return math.MaxUint64, math.MaxUint64
+		}
+	}
+	return caught, blocked
 }
 
 // stopSignal is the container's: CRI's wins over the image's, SIGTERM is the default.

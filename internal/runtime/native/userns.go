@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -67,8 +68,8 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 	if o == nil || o.Mode == cri.NamespaceMode_NODE {
 		return nil, nil
 	}
-	if o.Mode != cri.NamespaceMode_POD || len(o.Uids) == 0 || len(o.Gids) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "a user namespace needs mode POD and mappings for users and groups")
+	if o.Mode != cri.NamespaceMode_POD || !mapsRoot(o.Uids) || !mapsRoot(o.Gids) {
+		return nil, status.Error(codes.InvalidArgument, "a user namespace needs mode POD and mappings for users and groups that have id 0")
 	}
 	flags := unix.CLONE_NEWUSER | ownedKinds(s)
 	if !s.hostNetwork() {
@@ -126,6 +127,10 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 		return nil, err
 	}
 	return &holder{cmd: cmd, gate: gate, pidfd: os.NewFile(uintptr(pidfd), "holder")}, nil
+}
+
+func mapsRoot(list []*cri.IDMapping) bool {
+	return slices.ContainsFunc(list, func(m *cri.IDMapping) bool { return m.ContainerId == 0 && m.Length > 0 })
 }
 
 func sysMap(list []*cri.IDMapping) []syscall.SysProcIDMap {
