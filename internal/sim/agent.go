@@ -325,8 +325,7 @@ func (own *owner) look() bool {
 	own.seen = now
 	o := podlife.Observed{Taken: w.now(), Volumes: w.volumes[own.pod.UID]}
 	sandboxes, containers := w.list(own.pod.UID)
-	for i := len(sandboxes) - 1; i >= 0; i-- {
-		s := sandboxes[i]
+	for _, s := range slices.Backward(sandboxes) {
 		st, err := w.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.Id})
 		if err != nil {
 			continue

@@ -75,7 +75,6 @@ type truth struct {
 	lastProbe time.Time
 	lastStart time.Time
 	lastSeen  time.Time // started, or ended after having run
-	ready     bool
 }
 
 func (t *truth) stops(at time.Time) {
@@ -177,8 +176,9 @@ func order(l podlife.Life) int {
 		return 2
 	case podlife.Finished:
 		return 3
+	default:
+		return 0
 	}
-	return 0
 }
 
 func wantsTime(p *corev1.Pod) bool {
@@ -442,10 +442,11 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 	}
 	t.runs++
 	switch v {
-	case podlife.ProbeSuccess:
+	case podlife.ProbeSuccess, podlife.ProbeWarning: // a warning is a success (L5.22)
 		t.fails = 0
 	case podlife.ProbeFailure:
 		t.fails++
+	case podlife.ProbeError: // counts for neither
 	}
 	if t.fails != int(a.Probe.FailureThreshold) || !w.clean {
 		return

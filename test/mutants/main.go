@@ -144,7 +144,7 @@ func choose(all []mutant, only string) ([]mutant, error) {
 		return all, nil
 	}
 	var some []mutant
-	for _, s := range strings.Split(only, ",") {
+	for s := range strings.SplitSeq(only, ",") {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > len(all) {
 			return nil, fmt.Errorf("there is no mutant %q: they go from 1 to %d", s, len(all))

@@ -73,6 +73,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		return
 	case opProbe:
 		return // the driver could not run it; it is due again after a period
+	default: // the others change what is observed
 	}
 	if o.Err == nil {
 		if lack := m.lacks(f); lack != "" {
@@ -85,6 +86,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			m.s.Stopped = append(m.s.Stopped, f.Object)
 		case opDeletePod:
 			m.s.End.Deleted = true
+		default: // seen in what is observed
 		}
 		return
 	}
@@ -111,6 +113,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			return // the kill of one container is not the pod's
 		}
 		m.event(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+o.Err.Message, "")
+	default: // tried again without a word
 	}
 }
 
@@ -144,6 +147,7 @@ func (m *machine) lacks(f flight) string {
 				return "the sandbox is still there"
 			}
 		}
+	default: // absorbed before, or not to be seen
 	}
 	return ""
 }

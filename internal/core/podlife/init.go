@@ -27,7 +27,7 @@ func (m *machine) initialize() (initialized bool, failed string) {
 	}
 	done := false
 	if mark >= 0 && mark < inits {
-		lost := false
+		var lost bool
 		if done, lost = m.initDone(&m.slots[mark]); lost {
 			return false, m.slots[mark].spec.Name
 		}

@@ -49,8 +49,9 @@ func probeIndex(t ProbeType) int {
 		return 0
 	case Readiness:
 		return 1
+	default:
+		return 2
 	}
-	return 2
 }
 
 func (c *slot) probe(t ProbeType) *probeMemory { return &c.mem.Probes[probeIndex(t)] }
@@ -61,8 +62,9 @@ func (c *slot) probeSpec(t ProbeType) *corev1.Probe {
 		return c.spec.LivenessProbe
 	case Readiness:
 		return c.spec.ReadinessProbe
+	default:
+		return c.spec.StartupProbe
 	}
-	return c.spec.StartupProbe
 }
 
 // verdict is the published result of a probe for the instance that runs now.
@@ -88,8 +90,9 @@ func (m *machine) started(c *slot) bool {
 	case resultNone:
 		old := oldStatus(&m.s.Last, c.class, c.spec.Name)
 		return m.carried(c) && old != nil && old.Started != nil && *old.Started
+	default:
+		return false
 	}
-	return false
 }
 
 // ready tells whether a regular container or a sidecar is ready (L4.41, L4.42).
@@ -105,8 +108,9 @@ func (m *machine) ready(c *slot) bool {
 		return true
 	case resultNone:
 		return m.carried(c) && conditionTrue(m.pod.Status.Conditions, corev1.PodReady)
+	default:
+		return false
 	}
-	return false
 }
 
 // carried tells whether the instance was running long before the agent started.
@@ -137,6 +141,7 @@ func (m *machine) absorbProbe(r *ProbeResult) {
 	}
 	raw := resultSuccess
 	switch r.Verdict {
+	case ProbeSuccess:
 	case ProbeError:
 		p.Errors++
 		if p.Errors < probeTries {

@@ -142,7 +142,6 @@ func (w *world) happen(t *rapid.T) {
 type history struct {
 	counts map[string]int32
 	phase  corev1.PodPhase
-	life   Life
 }
 
 func (h *history) check(t *rapid.T, w *world) {

@@ -37,6 +37,7 @@ func (m *machine) due(c *slot) bool {
 			return false
 		case ContainerCreated, ContainerUnknown:
 			return c.class != ephemeral
+		case ContainerExited:
 		}
 	}
 	if c.class == initial && c.newest == nil {

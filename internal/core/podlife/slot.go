@@ -54,8 +54,9 @@ func (c *slot) fieldPath() string {
 		return "spec.initContainers{" + c.spec.Name + "}"
 	case ephemeral:
 		return "spec.ephemeralContainers{" + c.spec.Name + "}"
+	default:
+		return "spec.containers{" + c.spec.Name + "}"
 	}
-	return "spec.containers{" + c.spec.Name + "}"
 }
 
 func (c *slot) running() bool { return c.newest != nil && c.newest.State == ContainerRunning }

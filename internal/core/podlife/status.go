@@ -133,6 +133,7 @@ func oldStatus(st *corev1.PodStatus, k class, name string) *corev1.ContainerStat
 		list = st.InitContainerStatuses
 	case ephemeral:
 		list = st.EphemeralContainerStatuses
+	case regular:
 	}
 	for i := range list {
 		if list[i].Name == name {

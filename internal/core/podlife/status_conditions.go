@@ -35,7 +35,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 	list = append(list,
 		m.stamped(m.sandboxReady()),
 		m.stamped(m.initialized(st)),
-		m.stamped(m.podReady(st, ready)),
+		m.stamped(m.podReady(ready)),
 		m.stamped(ready),
 		m.stamped(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}))
 	if m.hasRestartAllRule() {
@@ -142,7 +142,7 @@ func (m *machine) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 }
 
 // podReady is the Ready condition: the containers and the readiness gates (L4.54).
-func (m *machine) podReady(st *corev1.PodStatus, containers corev1.PodCondition) corev1.PodCondition {
+func (m *machine) podReady(containers corev1.PodCondition) corev1.PodCondition {
 	c := containers
 	c.Type = corev1.PodReady
 	if c.Status != corev1.ConditionTrue {

@@ -47,6 +47,7 @@ func (m *machine) ended() bool {
 		return false
 	case Terminated, Finished:
 		return true
+	case Terminating:
 	}
 	if m.pod.DeletionTimestamp != nil || m.inFlight(opStart, "") != nil {
 		return false
@@ -104,6 +105,7 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 			default:
 				unknown++
 			}
+		case ephemeral:
 		}
 	}
 	switch {

@@ -92,6 +92,7 @@ func (m *machine) terminate() {
 			if !m.probesWhileEnding(f.Object, ProbeType(f.Detail)) {
 				m.cancel(f)
 			}
+		default: // part of the end
 		}
 	}
 	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
