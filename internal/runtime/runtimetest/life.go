@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -331,6 +332,16 @@ func order(list []string, known ...string) string {
 	return out.String()
 }
 
+// recursiveReadOnly says that the runtime knows recursive read-only mounts;
+// containerd does since 2.0.
+func (s *suite) recursiveReadOnly() bool {
+	st, err := s.Runtime.Status(s.Context(), &cri.StatusRequest{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return slices.ContainsFunc(st.RuntimeHandlers, func(h *cri.RuntimeHandler) bool { return h.GetFeatures().GetRecursiveReadOnlyMounts() })
+}
+
 func errorCodes(s *suite) {
 	ctx, id := s.Context(), strings.Repeat("0", 64)
 	_, err := s.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
@@ -351,19 +362,21 @@ func errorCodes(s *suite) {
 	_, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
 		Config: p.containerConfig("x", func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
 	s.wantCode("container of an image that isn't here", err, codes.NotFound)
-	dir := s.TempDir()
-	for what, change := range map[string]func(*cri.ContainerConfig){
+	bad := map[string]func(*cri.ContainerConfig){
 		"a group without a user": func(c *cri.ContainerConfig) { c.Linux.SecurityContext.RunAsGroup = &cri.Int64Value{Value: 99} },
-		"a recursive read-only mount that is writable": func(c *cri.ContainerConfig) {
+	}
+	if s.recursiveReadOnly() {
+		dir := s.TempDir()
+		bad["a recursive read-only mount that is writable"] = func(c *cri.ContainerConfig) {
 			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", RecursiveReadOnly: true}}
-		},
-		"a recursive read-only mount that follows the host": func(c *cri.ContainerConfig) {
-			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}}
-		},
-		"a recursive read-only mount that goes both ways": func(c *cri.ContainerConfig) {
-			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}}
-		},
-	} {
+		}
+		for _, p := range []cri.MountPropagation{cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, cri.MountPropagation_PROPAGATION_BIDIRECTIONAL} {
+			bad["a recursive read-only mount with "+p.String()] = func(c *cri.ContainerConfig) {
+				c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: p}}
+			}
+		}
+	}
+	for what, change := range bad {
 		if _, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("bad", change)}); err == nil {
 			s.Errorf("%s is accepted", what)
 		}
