@@ -146,8 +146,9 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if n != 0 {
 		port := 20000 + int(n%5000)*2
 		listen, agentPort = fmt.Sprintf("127.0.0.1:%d", port), port+1
-		pods = fmt.Sprintf("10.%d.0.0/16", 128+n%64)
-		services = fmt.Sprintf("10.%d.0.0/16", 192+n%63)
+		// One of a thousand /20 each: 4094 addresses, and seldom the same for two.
+		pods = block20(128, n%1024)
+		services = block20(192, (n>>10)%1008) // the last sixteen belong to 10.255.0.0/16
 	}
 	if in.Listen == "" {
 		in.Listen = listen
@@ -182,6 +183,11 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, in.Pods, in.Services)
 	}
 	return nil
+}
+
+// block20 is the i-th /20 of 10.FIRST.0.0/10.
+func block20(first, i uint32) string {
+	return fmt.Sprintf("10.%d.%d.0/20", first+i/16, i%16*16)
 }
 
 // bridgeName keeps within the kernel's 15 bytes.
