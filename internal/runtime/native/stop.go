@@ -103,12 +103,23 @@ func (c *container) sendStop(m *monitor, looks int) (heard bool, _ error) {
 	}
 	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
 		caught, blocked := dispositions(c.rec.Pid)
-		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) {
+		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) && !awaitsSignals(c.rec.Pid) {
 			return false, nil
 		}
 	}
 	c.asked = true
 	return true, m.kill(c.rec.ID, sig)
+}
+
+// awaitsSignals tells whether a process sits in sigwait or the like, as init
+// programs do: the kernel then shows the signals it gets as neither caught nor blocked.
+func awaitsSignals(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+	if err != nil {
+		return true // can't be known: a signal too early is better than none
+	}
+	number, _, _ := strings.Cut(string(b), " ")
+	return number == strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)
 }
 
 // dispositions are the signals that a process catches and that it blocks, bit 0
