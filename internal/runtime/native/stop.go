@@ -91,6 +91,10 @@ func (c *container) askToStop(ctx context.Context, m *monitor, grace time.Durati
 	}
 }
 
+// blindLook is the look, half a second after the first, that no longer waits for
+// a sign that the process would hear.
+const blindLook = 9
+
 // sendStop sends the stop signal, once; false while it would not be heard. A
 // blocked signal waits for its process, but every fork blocks signals for a
 // moment: it counts from the third look on.
@@ -104,6 +108,9 @@ func (c *container) sendStop(m *monitor, looks int) (heard bool, _ error) {
 	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
 		caught, blocked := dispositions(c.rec.Pid)
 		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) && !awaitsSignals(c.rec.Pid) {
+			if looks == blindLook { // it may hear in a way we can't see
+				return false, m.kill(c.rec.ID, sig)
+			}
 			return false, nil
 		}
 	}

@@ -110,6 +110,13 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	code, err := s.r.exec(ctx, c, call)
 	if err != nil {
 		if e, ok := errors.AsType[*execError](err); ok {
+			// An exit code reaches the client without its reason: tell that as a shell does.
+			switch { // a client that is gone needs no reason
+			case call.err != nil:
+				_, _ = fmt.Fprintln(call.err, e)
+			case tty:
+				_, _ = fmt.Fprintf(call.out, "%v\r\n", e)
+			}
 			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.exitCode())}
 		}
 		return err

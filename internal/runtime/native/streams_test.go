@@ -166,10 +166,11 @@ func TestStreamExec(t *testing.T) {
 		}
 	})
 	t.Run("not found", func(t *testing.T) {
-		err := s.Exec(bg, id, []string{"nosuch"}, nil, newPipe(), nil, false, nil)
+		told := newPipe()
+		err := s.Exec(bg, id, []string{"nosuch"}, nil, newPipe(), told, false, nil)
 		var e utilexec.CodeExitError
-		if !asExit(err, &e) || e.Code != 127 {
-			t.Errorf("%v", err)
+		if !asExit(err, &e) || e.Code != 127 || told.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
+			t.Errorf("%v, %q", err, told)
 		}
 	})
 }
