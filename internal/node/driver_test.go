@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,6 +71,16 @@ func (noObjects) Secret(_ context.Context, _, name string) (*corev1.Secret, erro
 
 func (noObjects) Services(context.Context, string) ([]*corev1.Service, error) { return nil, nil }
 
+// classes are the runtime classes: one, named vm.
+type classes struct{}
+
+func (classes) Get(_ context.Context, name string, _ metav1.GetOptions) (*nodev1.RuntimeClass, error) {
+	if name != "vm" {
+		return nil, apierrors.NewNotFound(nodev1.Resource("runtimeclasses"), name)
+	}
+	return &nodev1.RuntimeClass{Handler: "kata"}, nil
+}
+
 // start runs an agent on what is there, as after a restart.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -93,7 +105,7 @@ func (w *world) start() {
 	})
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer, Status: status, Objects: noObjects{},
-		Client: w.api, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
+		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
 	})
 	started := time.Now()
 	manager := pods.New(pods.Config{
@@ -553,6 +565,34 @@ func TestStopDuringStart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pod with a runtime class runs on its handler, and without the class not at all.
+func TestRuntimeClass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		for pod, class := range map[string]*string{"default": nil, "vm": new("vm"), "gone": new("gone")} {
+			p := webPod(pod)
+			p.Spec.RuntimeClassName = class
+			w.api.put(p)
+		}
+		settle(time.Second)
+		w.mustBe("default", corev1.PodRunning)
+		w.mustBe("vm", corev1.PodRunning)
+		w.mustBe("gone", corev1.PodPending)
+		if !w.sawEvent(`FailedCreatePodSandBox`) || !w.sawEvent(`runtimeclasses.node.k8s.io "gone" not found`) {
+			t.Errorf("nobody was told: %v", w.events)
+		}
+		got := map[string]string{}
+		for _, s := range w.runtime.sandboxes {
+			got[s.Metadata.Name] = s.RuntimeHandler
+		}
+		if want := map[string]string{"default": "", "vm": "kata"}; !maps.Equal(got, want) {
+			t.Errorf("handlers %v, want %v", got, want)
+		}
+	})
 }
 
 // While the API server is down, pods go on; the newest status is written when it

@@ -109,7 +109,7 @@ func (r *fakeRuntime) RunPodSandbox(_ context.Context, req *cri.RunPodSandboxReq
 	id := "sandbox" + strconv.Itoa(r.n)
 	r.sandboxes[id] = &cri.PodSandbox{
 		Id: id, Metadata: req.Config.Metadata, State: cri.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
-		Labels: req.Config.Labels, Annotations: req.Config.Annotations,
+		Labels: req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
 	}
 	r.event(id)
 	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil

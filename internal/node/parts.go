@@ -134,7 +134,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	}
 	executor := execute.New(execute.Config{
 		Runtime: cfg.Runtime, Images: images, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
-		Objects: p.refs, Client: core, Node: node, Event: p.events.Pod,
+		Objects: p.refs, Client: core, Classes: p.client.NodeV1().RuntimeClasses(), Node: node, Event: p.events.Pod,
 		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
 	})
 	p.pods = pods.New(pods.Config{

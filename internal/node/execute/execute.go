@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,6 +79,11 @@ type Status interface {
 	Flush(ctx context.Context, uid types.UID) error
 }
 
+// RuntimeClasses reads the runtime classes of the cluster.
+type RuntimeClasses interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
+}
+
 // Config is what an Executor works with. All fields but ContainerLogDir are required.
 type Config struct {
 	Runtime  runtime.Runtime
@@ -89,6 +95,7 @@ type Config struct {
 	Status   Status
 	Objects  spec.Fetcher
 	Client   corev1client.PodsGetter
+	Classes  RuntimeClasses
 	Node     func() *spec.Node
 	Event    func(*corev1.Pod, podlife.Event)
 	// Owner marks the sandboxes of this agent.
@@ -215,8 +222,26 @@ func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife
 	}
 	ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 	defer cancel()
-	_, err = e.cfg.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: cfg})
+	handler, err := e.handler(ctx, pod)
+	if err != nil {
+		return failure("CreatePodSandboxError", err)
+	}
+	_, err = e.cfg.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
 	return failure("CreatePodSandboxError", err)
+}
+
+// handler is the runtime handler of the pod's runtime class, empty for the default
+// one. A pod that asked for another must never run on the default.
+func (e *Executor) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	name := pod.Spec.RuntimeClassName
+	if name == nil || *name == "" {
+		return "", nil
+	}
+	class, err := e.cfg.Classes.Get(ctx, *name, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get the runtime class of the pod: %w", err)
+	}
+	return class.Handler, nil
 }
 
 func (e *Executor) pullImage(ctx context.Context, pod *corev1.Pod, a podlife.PullImage) pods.Result {
