@@ -20,10 +20,10 @@ func TestProbeOfAnotherInstance(t *testing.T) {
 func TestEffectThatIsNotThere(t *testing.T) {
 	_, in := steady()
 	in.Observed = Observed{}
-	s, out := Step(State{}, in)
+	s, _ := Step(State{}, in)
 	in.Now = in.Now.Add(time.Second)
 	in.Done = []Outcome{{Key: PrepareVolumes{}.Key(), At: in.Now}}
-	s, out = Step(s, in)
+	s, out := Step(s, in)
 	for _, b := range out.Begin {
 		if b.Action.Key() == (PrepareVolumes{}).Key() {
 			t.Error("the volumes are prepared again at once")

@@ -72,7 +72,7 @@ func containerLife(s *suite) {
 	if err == nil {
 		s.Error("a running container was started again")
 	}
-	p.printed("web", "up\n")
+	p.printed("up\n")
 	s.stop(id, 0)
 	st = s.status(id)
 	s.want("state", st.State, cri.ContainerState_CONTAINER_EXITED)
@@ -200,7 +200,7 @@ func execSyncTimeout(s *suite) {
 func stopWithGrace(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done"))
-	p.printed("web", "ready") // the handler is set
+	p.printed("ready") // the handler is set
 	s.stop(id, 30)
 	st := s.status(id)
 	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 0 || st.Reason != "Completed" {
@@ -213,7 +213,7 @@ func stopWithGrace(s *suite) {
 func stopEndsWithKill(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap '' TERM; echo ready; while :; do sleep 0.02; done"))
-	p.printed("web", "ready") // the handler is set
+	p.printed("ready") // the handler is set
 	// A second, shorter stop takes effect at once.
 	g, ctx := errgroup.WithContext(s.Context())
 	g.Go(func() error {
@@ -233,7 +233,7 @@ func stopEndsWithKill(s *suite) {
 func stopSignal(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'exit 9' USR1; echo ready; while :; do sleep 0.02; done"), func(c *cri.ContainerConfig) { c.StopSignal = cri.Signal_SIGNAL_SIGUSR1 })
-	p.printed("web", "ready") // the handler is set
+	p.printed("ready") // the handler is set
 	if s.status(id).StopSignal != cri.Signal_SIGNAL_SIGUSR1 {
 		s.Skip("this runtime has no stop signals of the pod")
 	}

@@ -278,11 +278,11 @@ func (p *pod) output(name, stream string) string {
 	return out.String()
 }
 
-// printed waits until a container has printed text, where containers print.
-func (p *pod) printed(name, text string) {
+// printed waits until the container web has printed text, where containers print.
+func (p *pod) printed(text string) {
 	p.s.Helper()
 	if !p.s.Scripted {
-		p.s.until(fmt.Sprintf("%s prints %q", name, text), func() bool { return strings.Contains(p.output(name, "stdout"), text) })
+		p.s.until(fmt.Sprintf("web prints %q", text), func() bool { return strings.Contains(p.output("web", "stdout"), text) })
 	}
 }
 
