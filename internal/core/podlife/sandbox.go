@@ -57,9 +57,6 @@ func (m *machine) makeSandbox() (over string) {
 	if len(old) > 0 && !m.endSandboxes() {
 		return ""
 	}
-	if !m.in.Observed.Volumes.Mounted {
-		return ""
-	}
 	if p := m.in.Node.NetworkProblem; p != "" && !m.pod.Spec.HostNetwork {
 		if m.s.Network.Message != p {
 			m.s.Network = waiting{Message: p, At: m.now}
@@ -118,6 +115,7 @@ func (m *machine) endSandboxes() bool {
 		case opStart, opPostStart:
 			m.cancel(f)
 			done = false
+		default: // stopAll and stopSandboxes wait for the others
 		}
 	}
 	if m.stopAll("sandbox is replaced: "+m.sandboxProblem, m.podGrace(), false) {

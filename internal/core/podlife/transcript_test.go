@@ -68,7 +68,6 @@ type world struct {
 	wake    time.Time
 	runs    *corev1.Pod // Output.Allocated
 	sb      strings.Builder
-	quiet   bool
 	present map[string]bool
 }
 
@@ -187,7 +186,9 @@ func (w *world) command(d *datadriven.TestData) string {
 	default:
 		w.t.Fatalf("unknown command %q", d.Cmd)
 	}
-	w.step("")
+	if w.in.Pod != nil {
+		w.step("")
+	}
 	return w.sb.String()
 }
 

@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A container's resources change while it runs: the process stays, its cgroup, the
+// pod's status and the events follow (L3.120, L3.122, L3.127). What the node has no
+// room for waits until a pod leaves (L3.121, L3.123). A memory change that the
+// container wants to be restarted for restarts it (L3.126).
+func TestResize(t *testing.T) {
+	c := shared
+	c.remove(t, "sized", "beside")
+	c.kubectlIn(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: sized}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: busybox
+    command: [sleep, "3600"]
+    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
+`, "apply", "-f", "-")
+	c.wait(t, "pod/sized", "condition=Ready")
+	before := c.pod(t, "sized").Status.ContainerStatuses[0]
+	resize := func(resources string) {
+		t.Helper()
+		c.kubectl(t, "patch", "pod", "sized", "--subresource=resize", "--patch", `{"spec":{"containers":[{"name":"c","resources":`+resources+`}]}}`)
+	}
+	cgroup := func(v2, v1 string) string {
+		t.Helper()
+		return strings.TrimSpace(c.kubectl(t, "exec", "sized", "--", "sh", "-c", "cat /sys/fs/cgroup/"+v2+" 2>/dev/null || cat /sys/fs/cgroup/"+v1))
+	}
+
+	resize(`{"requests":{"cpu":"200m"},"limits":{"cpu":"500m"}}`)
+	c.wait(t, "pod/sized", "jsonpath={.status.containerStatuses[0].resources.limits.cpu}=500m")
+	c.wait(t, "pod/sized", "jsonpath={.status.containerStatuses[0].allocatedResources.cpu}=200m")
+	contains(t, "cpu limit in the container", cgroup("cpu.max", "cpu/cpu.cfs_quota_us"), "50000")
+	after := c.pod(t, "sized").Status.ContainerStatuses[0]
+	if after.ContainerID != before.ContainerID || after.RestartCount != 0 {
+		t.Errorf("the container was restarted: %s, %d", after.ContainerID, after.RestartCount)
+	}
+	events := func() string {
+		return c.kubectl(t, "get", "events", "--field-selector=involvedObject.name=sized", "-o", "jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}")
+	}
+	c.wait(t, "pod/sized", "jsonpath={.status.resources.limits.cpu}=500m")
+
+	resize(`{"requests":{"memory":"48Mi"},"limits":{"memory":"96Mi"}}`)
+	c.wait(t, "pod/sized", "jsonpath={.status.containerStatuses[0].restartCount}=1")
+	c.wait(t, "pod/sized", "condition=Ready")
+	contains(t, "memory limit in the container", cgroup("memory.max", "memory/memory.limit_in_bytes"), "100663296")
+
+	c.kubectlIn(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: beside}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: busybox, command: [sleep, "3600"], resources: {requests: {cpu: 100m}}}
+`, "apply", "-f", "-")
+	c.wait(t, "pod/beside", "condition=Ready")
+	all := c.kubectl(t, "get", "nodes", "-o", "jsonpath={.items[0].status.allocatable.cpu}")
+	resize(`{"requests":{"cpu":"` + all + `"},"limits":{"cpu":"` + all + `"}}`)
+	c.wait(t, "pod/sized", "jsonpath={.status.conditions[?(@.type=='PodResizePending')].reason}=Deferred")
+	c.kubectl(t, "delete", "pod", "beside")
+	c.wait(t, "pod/sized", "jsonpath={.status.containerStatuses[0].allocatedResources.cpu}="+all)
+	for _, condition := range c.pod(t, "sized").Status.Conditions {
+		if condition.Type == corev1.PodResizePending {
+			t.Errorf("condition %s: %s", condition.Type, condition.Message)
+		}
+	}
+	for _, want := range []string{"ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {", "ResizeDeferred Pod resize OutOfcpu: {",
+		"Killing Container c resize requires restart, will be restarted"} {
+		contains(t, "events", events(), want)
+	}
+}
