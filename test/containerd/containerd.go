@@ -164,6 +164,11 @@ func (d *Daemon) Close() error {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	_ = d.cmd.Wait()
 	unmountBelow(d.dir)
+	// Where the pods' own cgroups stood; rmdir fails while another containerd uses it.
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/k8s.io")
+	for _, g := range append(groups, "/sys/fs/cgroup/k8s.io") {
+		_ = syscall.Rmdir(g)
+	}
 	_ = exec.Command("ip", "link", "delete", d.bridge).Run()
 	return os.RemoveAll(d.dir)
 }
