@@ -38,8 +38,25 @@ func (r *root) kubeconfigPath() (string, error) {
 	return in.Kubeconfig, nil
 }
 
-func (r *root) restConfig() (*rest.Config, error) {
+// clusterPath is kubeconfigPath for a command that speaks to the cluster: one of
+// this machine must be running.
+func (r *root) clusterPath() (string, error) {
 	path, err := r.kubeconfigPath()
+	if err != nil {
+		return "", err
+	}
+	in, err := r.instance()
+	if err != nil || path != in.Kubeconfig {
+		return path, err
+	}
+	if _, running, err := instance.Running(in.LockFile); err == nil && !running {
+		return "", fmt.Errorf("carob is not running on %s: start it with `carob up`", in.DataDir)
+	}
+	return path, nil
+}
+
+func (r *root) restConfig() (*rest.Config, error) {
+	path, err := r.clusterPath()
 	if err != nil {
 		return nil, err
 	}

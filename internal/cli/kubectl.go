@@ -26,7 +26,7 @@ func (r *root) kubectlCommand() *cobra.Command {
 			args = r.takeOwnFlags(args)
 			flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50)
 			if !hasFlag(args, "--kubeconfig") {
-				path, err := r.kubeconfigPath()
+				path, err := r.clusterPath()
 				if err != nil && !worksOffline(args) {
 					return err
 				}
