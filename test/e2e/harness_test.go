@@ -101,7 +101,7 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 		return nil, err
 	}
 	marks = append(marks, in.ID, in.BridgeName, in.DataDir)
-	pods := fmt.Sprintf("10.%d.0.0/16", 225+len(marks)/3%25) // of its own, whatever the names hash to
+	pods := fmt.Sprintf("10.%d.0.0/16", 225+(os.Getpid()+len(marks)/3)%28) // of its own, whatever the names hash to
 	return &cluster{Instance: in, args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
 }
 
