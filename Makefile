@@ -72,9 +72,10 @@ $(TOOLS)/golangci-lint:
 
 generate: native ## make all generated files again
 	cd tools && $(GO) run ./cmd/generate
+	$(GO) generate ./internal/runtime/native/seccomp
 	hack/third-party > docs/third-party.txt
 
-GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd docs/third-party.txt
+GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd internal/runtime/native/seccomp/numbers.go docs/third-party.txt
 generate-check: generate
 	@out=$$(git status --porcelain -- $(GENERATED)); [ -z "$$out" ] || { echo "generated files are not up to date, commit what 'make generate' made:"; echo "$$out"; exit 1; }
 

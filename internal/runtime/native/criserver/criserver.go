@@ -32,7 +32,7 @@ type Server struct {
 	images  imageService
 }
 
-// The unimplemented services lie one level deeper than the runtime, so that they
+// The services that gRPC embeds lie one level deeper than the runtime, so that they
 // answer only what the contract doesn't have (metrics, checkpoints).
 type (
 	otherRuntimeCalls struct {
