@@ -551,9 +551,6 @@ func (k *podChecker) restartRules(c *corev1.Container, r role, at *field.Path) f
 	if c.RestartPolicy == nil {
 		errs = append(errs, field.Required(at.Child("restartPolicy"), "must specify restartPolicy when restart rules are used"))
 	}
-	if r == initial && resources.IsSidecar(c) {
-		errs = append(errs, field.Forbidden(rules, "restartPolicyRules are not allowed for init containers with restart policy Always"))
-	}
 	if len(c.RestartPolicyRules) > maxRules {
 		errs = append(errs, field.TooMany(rules, len(c.RestartPolicyRules), maxRules))
 	}

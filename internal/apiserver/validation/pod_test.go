@@ -57,7 +57,8 @@ func TestPodCreate(t *testing.T) {
 		{"L1.46", oneContainer(`restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]`), []string{`spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used`}},
 		{"L1.46", oneContainer(`restartPolicy: Never, restartPolicyRules: [{action: Restart}]`), []string{`spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified`}},
 		{"L1.46", oneContainer(`restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: NotIn, values: [1]}}]`), nil},
-		{"L1.46", `{containers: [{name: a, image: i}], initContainers: [{name: b, image: i, restartPolicy: Always, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]}]}`, []string{`spec.initContainers[0].restartPolicyRules: Forbidden: restartPolicyRules are not allowed for init containers with restart policy Always`}},
+		{"L1.46 of a sidecar, as RestartAllContainersOnContainerExits allows", `{containers: [{name: a, image: i}], initContainers: [{name: b, image: i, restartPolicy: Always, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]}]}`, nil},
+		{"L1.46 of a sidecar", `{containers: [{name: a, image: i}], initContainers: [{name: b, image: i, restartPolicy: Always, restartPolicyRules: [{action: Restart}]}]}`, []string{`spec.initContainers[0].restartPolicyRules[0].exitCodes: Required value: must be specified`}},
 		{"L1.47", oneContainer(`livenessProbe: {tcpSocket: {port: 1}, successThreshold: 2, periodSeconds: -1}`), []string{
 			`spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0`,
 			`spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1`}},
