@@ -15,7 +15,7 @@ import (
 
 // Input is everything Step may look at.
 type Input struct {
-	Now      time.Time     // the only clock; it never runs backwards
+	Now      time.Time     // the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
 	Pod      *corev1.Pod   // what is wanted, newest version seen; Status is what the API server holds; read only
 	Gone     bool          // the object left its source (force delete, manifest removed): end the pod, publish nothing
 	Stop     *Stop         // eviction, preemption or shutdown asks the pod to end

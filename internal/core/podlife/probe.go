@@ -113,9 +113,10 @@ func (m *machine) ready(c *slot) bool {
 	}
 }
 
-// carried tells whether the instance was running long before the agent started.
+// carried tells whether the instance was running long before the agent started. A
+// clock that is set back makes later ones look older, so they must have been there.
 func (m *machine) carried(c *slot) bool {
-	return c.running() && !m.in.Node.AgentStarted.IsZero() && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
+	return c.running() && c.mem.Adopted == c.newest.ID && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
 }
 
 // cancelProbes ends the probes of containers that have ended.
@@ -232,11 +233,7 @@ func (m *machine) resetProbe(c *slot, t ProbeType, spec *corev1.Probe, period ti
 	case Startup:
 		p.Result = resultUnknown
 	}
-	began := c.newest.StartedAt
-	if began.After(m.now) {
-		began = m.now // the clock was set back
-	}
-	p.Next = began.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	p.Next = m.own(c.newest.StartedAt).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
 	if m.carried(c) {
 		p.Result = resultNone
 	}

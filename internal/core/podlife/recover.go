@@ -14,7 +14,12 @@ func Recover(pod *corev1.Pod, o Observed) State {
 	for _, ip := range pod.Status.PodIPs {
 		s.PodIPs = append(s.PodIPs, ip.IP)
 	}
-	s.Resize, s.Containers = recoverResize(pod, s.Containers)
+	for i := range o.Containers {
+		if c := &o.Containers[i]; c.State == ContainerRunning {
+			s.memory(c.Name).Adopted = c.ID
+		}
+	}
+	s.Resize = recoverResize(pod, &s)
 	if terminal(pod.Status.Phase) {
 		// The pod ended before; its sandboxes were stopped then (L7.3).
 		for i := range o.Sandboxes {

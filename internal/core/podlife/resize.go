@@ -366,6 +366,9 @@ func resizeText(pod *corev1.Pod, generation int64, problem string) string {
 // resizeConditions are there only while they apply (L4.56).
 func (m *machine) resizeConditions() []corev1.PodCondition {
 	r := &m.s.Resize
+	if m.s.Life != Syncing {
+		return nil // a pod that ends is not resized
+	}
 	var list []corev1.PodCondition
 	if p := &r.Pending; p.Reason != "" {
 		list = append(list, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, ObservedGeneration: p.Generation,
@@ -383,7 +386,7 @@ func (m *machine) resizeConditions() []corev1.PodCondition {
 
 // recoverResize rebuilds what was granted: the status says what containers were
 // allocated and run with. A resize that was being brought in force begins over.
-func recoverResize(pod *corev1.Pod, mem []memory) (resizing, []memory) {
+func recoverResize(pod *corev1.Pod, state *State) resizing {
 	r := resizing{Known: true, Generation: -1, Granted: pod.Generation}
 	r.Containers, r.Pod = grantsOf(pod)
 	progress := condition(pod.Status.Conditions, corev1.PodResizeInProgress)
@@ -405,7 +408,7 @@ func recoverResize(pod *corev1.Pod, mem []memory) (resizing, []memory) {
 			if spec := findContainer(pod, s.Name); progress != nil && spec != nil {
 				now := spec.DeepCopy()
 				now.Resources = *g
-				mem = append(mem, memory{Name: s.Name, Resize: dueFor(now, before, resizeDue{})})
+				state.memory(s.Name).Resize = dueFor(now, before, resizeDue{})
 			}
 		}
 	}
@@ -416,10 +419,10 @@ func recoverResize(pod *corev1.Pod, mem []memory) (resizing, []memory) {
 	if p := condition(pod.Status.Conditions, corev1.PodResizePending); p != nil {
 		r.Pending = refusal{Generation: p.ObservedGeneration, Reason: p.Reason, Cause: p.Reason, Message: p.Message, Since: p.LastTransitionTime.Time}
 		if p.Reason == corev1.PodReasonDeferred {
-			r.Pending.Again = p.LastTransitionTime.Time
+			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // asked again at the first look
 		}
 	}
-	return r, mem
+	return r
 }
 
 // layKnown lays cpu and memory of from over a list, where both name them.

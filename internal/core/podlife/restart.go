@@ -103,8 +103,8 @@ func (m *machine) restartsAfterProbe(c *slot) bool {
 // crashWait reports whether c must still back off from its last exit. When it
 // may run again, that is noted, so that one exit is counted once (L3.75).
 func (m *machine) crashWait(c *slot) bool {
-	e, ended := m.lastExit(c)
-	if !ended || e.id == "" || c.mem.Crash.Granted == e.id {
+	e, has := m.lastExit(c)
+	if !has || e.id == "" || c.mem.Crash.Granted == e.id {
 		return false
 	}
 	limit := m.in.Node.CrashBackoffMax
@@ -115,12 +115,16 @@ func (m *machine) crashWait(c *slot) bool {
 	if def := crashDefinition(c.spec); b.Definition != def {
 		*b = crashBackoff{Definition: def}
 	}
-	if b.Delay > 0 && e.finished.Sub(b.At) > 2*limit {
+	if c.mem.Ended.ID != e.id {
+		c.mem.Ended = sighting{ID: e.id, At: m.own(e.finished)}
+	}
+	ended := c.mem.Ended.At
+	if b.Delay > 0 && ended.Sub(b.At) > 2*limit {
 		b.Delay = 0
 	}
 	if b.Delay > 0 {
-		if until := e.finished.Add(b.Delay); m.now.Before(until) {
-			m.tellCrash(c, e, until)
+		if until := ended.Add(b.Delay); m.now.Before(until) {
+			m.tellCrash(c, e, ended, until)
 			return true
 		}
 	}
@@ -134,10 +138,10 @@ func (m *machine) crashWait(c *slot) bool {
 }
 
 // tellCrash makes the back-off visible once the exit itself has been (L3.76).
-func (m *machine) tellCrash(c *slot, e exit, until time.Time) {
-	m.wait(Wait{For: "back-off", Object: c.spec.Name, Since: e.finished, Until: until,
+func (m *machine) tellCrash(c *slot, e exit, ended, until time.Time) {
+	m.wait(Wait{For: "back-off", Object: c.spec.Name, Since: ended, Until: until,
 		LastErr: fmt.Sprintf("exit code %d (%s)", e.code, e.reason)})
-	if visible := e.finished.Add(settle); m.now.Before(visible) {
+	if visible := ended.Add(settle); m.now.Before(visible) {
 		m.wake(visible)
 		return
 	}

@@ -2,7 +2,6 @@ package podlife
 
 import (
 	"hash/fnv"
-	"slices"
 	"strconv"
 	"time"
 
@@ -80,10 +79,7 @@ func (m *machine) index() {
 		m.slots = append(m.slots, slot{spec: c, class: ephemeral})
 	}
 	for i := range m.slots {
-		name := m.slots[i].spec.Name
-		if !slices.ContainsFunc(m.s.Containers, func(c memory) bool { return c.Name == name }) {
-			m.s.Containers = append(m.s.Containers, memory{Name: name})
-		}
+		m.s.memory(m.slots[i].spec.Name)
 	}
 	// The memory does not move from here on: every container has its place.
 	for i := range m.slots {

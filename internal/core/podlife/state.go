@@ -11,9 +11,14 @@ import (
 // value that can be serialised and holds no pointer into an Input. The zero value
 // is the state of a pod that nobody has looked at yet. Step never changes the
 // State it is given; a driver keeps the one that Step returns.
+//
+// All times that decide something are on the clock of Step (Input.Now): what the
+// runtime or the API server say is turned into it by machine.own when it is first
+// seen. So a wall clock that is set while the agent runs stretches no wait.
 type State struct {
 	Life       Life
 	StartTime  time.Time // status.startTime (L1.75)
+	Active     time.Time // the same on the clock of Step: activeDeadlineSeconds counts from here
 	InFlight   []flight  // actions begun whose outcome is not known yet
 	Retries    []retry   // back-off of actions that failed
 	Containers []memory
@@ -84,12 +89,20 @@ type memory struct {
 	Name      string
 	Attempts  int     // the restart count that the next instance gets (L3.88)
 	Waiting   waiting // why the last try to start it failed (L3.96)
+	Adopted   string  // instance that ran when the agent began; its verdicts may be older (L4.42)
+	Ended     sighting
 	Crash     crashBackoff
 	Pulled    string  // image id a pull brought for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
 	Resize    resizeDue
 	Probes    [3]probeMemory
+}
+
+// sighting is when an instance ended, on the clock of Step.
+type sighting struct {
+	ID string
+	At time.Time
 }
 
 // waiting is a reason for state.waiting.
@@ -139,6 +152,17 @@ type ending struct {
 	Late     bool                 // that it takes too long was told (L7.18)
 	Rejected bool
 	Deleted  bool // the API object was deleted by us
+}
+
+// memory is what is remembered of a container of this name, from now on at least.
+func (s *State) memory(name string) *memory {
+	for i := range s.Containers {
+		if s.Containers[i].Name == name {
+			return &s.Containers[i]
+		}
+	}
+	s.Containers = append(s.Containers, memory{Name: name})
+	return &s.Containers[len(s.Containers)-1]
 }
 
 // clone returns a State whose slices can be changed without touching s.

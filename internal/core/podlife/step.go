@@ -66,10 +66,22 @@ func newMachine(s State, in *Input) *machine {
 	if m.s.StartTime.IsZero() {
 		m.s.StartTime = in.Now.Truncate(time.Second)
 	}
+	if m.s.Active.IsZero() {
+		m.s.Active = m.own(m.s.StartTime)
+	}
 	m.resetting = m.s.RestartAll.Active
 	m.index()
 	m.findSandbox()
 	return m
+}
+
+// own turns a wall time of somebody else into one on the clock of Step. What is
+// said to come later than now has come now: a clock was set back.
+func (m *machine) own(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return m.now.Add(-max(m.now.Sub(t), 0))
 }
 
 // begin begins an action unless the same one is in flight.

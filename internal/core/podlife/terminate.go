@@ -1,6 +1,7 @@
 package podlife
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,13 +12,14 @@ func (m *machine) lookForEnd() {
 	phase := m.pod.Status.Phase
 	switch {
 	case terminal(phase):
-		m.end(ending{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message})
+		m.end(ending{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message,
+			Rejected: wasRejected(&m.pod.Status)})
 	case m.pod.DeletionTimestamp != nil:
 		m.end(ending{Cause: "the pod was deleted"})
 	case m.in.Reject != nil:
 		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
 		m.end(ending{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
-			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: "Pod was rejected: " + m.in.Reject.Message})
+			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: rejectedPrefix + m.in.Reject.Message})
 	case m.in.Stop != nil:
 		e := ending{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
 			Stopped: true, Evicted: m.in.Stop.Reason == "Evicted"}
@@ -32,13 +34,22 @@ func (m *machine) lookForEnd() {
 	}
 }
 
+// rejectedPrefix begins the message of a pod that the node refused (L3.12).
+const rejectedPrefix = "Pod was rejected: "
+
+// wasRejected tells a pod that the node refused in an earlier life of the agent:
+// its status stays the short one (L3.13).
+func wasRejected(st *corev1.PodStatus) bool {
+	return st.Phase == corev1.PodFailed && strings.HasPrefix(st.Message, rejectedPrefix)
+}
+
 // lookForDeadline ends a pod that was active for too long (L4.6).
 func (m *machine) lookForDeadline() {
 	limit := m.pod.Spec.ActiveDeadlineSeconds
 	if limit == nil {
 		return
 	}
-	at := m.s.StartTime.Add(time.Duration(*limit) * time.Second)
+	at := m.s.Active.Add(time.Duration(*limit) * time.Second)
 	if m.now.Before(at) {
 		m.wake(at)
 		return
