@@ -3,9 +3,11 @@ package podlife
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // resizeRetry is how long a deferred resize rests when nothing frees room (L3.123).
@@ -304,16 +306,23 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 // absorbResize takes in the end of a step of a resize (L3.122).
 func (m *machine) absorbResize(f flight, o *Outcome) {
 	r := &m.s.Resize
-	if o.Err != nil {
+	problem := ""
+	switch {
+	case o.Err != nil:
 		if o.Err.Reason == Aborted || f.Op == opResize && !m.alive(f.Object) {
 			return
 		}
-		m.failed(f.Op, f.Object, o.Err.Message, o.At)
-		if r.Error != o.Err.Message {
+		problem = o.Err.Message
+	case f.Op == opResize && int64(f.Attempt) == r.Granted && !m.limitsInForce(f.Object):
+		problem = "the runtime reports other limits after it was asked to change them"
+	}
+	if problem != "" {
+		m.failed(f.Op, f.Object, problem, o.At)
+		if r.Error != problem {
 			if r.Error == "" {
 				r.Failed = m.now
 			}
-			r.Error = o.Err.Message
+			r.Error = problem
 			m.event(corev1.EventTypeWarning, "ResizeError", "Pod resize error: "+resizeText(m.allocated(), r.Granted, r.Error), "")
 		}
 		return
@@ -336,6 +345,18 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 		m.s.Resources = podResources{}
 		m.event(corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed: "+resizeText(m.allocated(), r.Granted, ""), "")
 	}
+}
+
+// limitsInForce reports whether a container runs with the limits it was granted,
+// as far as the runtime tells.
+func (m *machine) limitsInForce(id string) bool {
+	inst := m.instance(id)
+	if inst == nil || inst.Resources == nil || inst.State != ContainerRunning {
+		return true
+	}
+	want := m.s.Resize.grant(inst.Name)
+	return want == nil || !differs(want.Limits, inst.Resources.Limits, corev1.ResourceCPU, leastCPULimit) &&
+		!differs(want.Limits, inst.Resources.Limits, corev1.ResourceMemory, 0)
 }
 
 // resizeText names the resources of a resize in an event.
@@ -395,22 +416,25 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 		for i := range list {
 			s := &list[i]
 			g := r.grant(s.Name)
-			if g == nil || s.State.Running == nil || s.Resources == nil {
+			if g == nil || s.Resources == nil {
 				continue
 			}
 			before := g.DeepCopy()
-			layKnown(before.Requests, s.AllocatedResources)
-			layKnown(before.Limits, s.Resources.Limits)
+			lay(&before.Requests, s.AllocatedResources)
+			lay(&before.Limits, s.Resources.Limits)
 			if !all {
-				*g = *before
+				*g = *before.DeepCopy()
 			}
-			layKnown(before.Requests, s.Resources.Requests)
-			if spec := findContainer(pod, s.Name); progress != nil && spec != nil {
+			lay(&before.Requests, s.Resources.Requests)
+			if spec := findContainer(pod, s.Name); progress != nil && spec != nil && s.State.Running != nil {
 				now := spec.DeepCopy()
 				now.Resources = *g
 				state.memory(s.Name).Resize = dueFor(now, before, resizeDue{})
 			}
 		}
+	}
+	if !all {
+		recoverPodGrant(pod, r.Pod)
 	}
 	if progress != nil {
 		r.Granted = progress.ObservedGeneration
@@ -425,12 +449,41 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 	return r
 }
 
-// layKnown lays cpu and memory of from over a list, where both name them.
-func layKnown(list, from corev1.ResourceList) {
+// recoverPodGrant finds what the pod as a whole was granted: its status says so,
+// with the overhead of its runtime class in it (L4.32a).
+func recoverPodGrant(pod *corev1.Pod, grant *corev1.ResourceRequirements) {
+	st := &pod.Status
+	if grant == nil || st.AllocatedResources == nil || st.Resources == nil {
+		return
+	}
+	// The sums of the containers stand there, too, for what the pod does not name.
+	lay(&grant.Requests, named(without(st.AllocatedResources, pod.Spec.Overhead), grant.Requests))
+	lay(&grant.Limits, named(without(st.Resources.Limits, pod.Spec.Overhead), grant.Limits))
+}
+
+// named is what of a list stands in other, too.
+func named(list, other corev1.ResourceList) corev1.ResourceList {
+	maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { _, ok := other[name]; return !ok })
+	return list
+}
+
+func without(list, less corev1.ResourceList) corev1.ResourceList {
+	list = list.DeepCopy()
+	for name, q := range less {
+		if have, ok := list[name]; ok {
+			have.Sub(q)
+			list[name] = have
+		}
+	}
+	return list
+}
+
+// lay makes cpu and memory of a list what they are in from.
+func lay(list *corev1.ResourceList, from corev1.ResourceList) {
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		q, ok := from[name]
-		if _, has := list[name]; ok && has && differs(list, from, name, 0) {
-			list[name] = q
+		_, have := (*list)[name]
+		if _, want := from[name]; have != want || differs(*list, from, name, 0) {
+			layOne(list, from, name)
 		}
 	}
 }

@@ -47,27 +47,28 @@ func inForce(allocated, actual *corev1.ResourceRequirements) *corev1.ResourceReq
 		return allocated
 	}
 	r := allocated.DeepCopy()
-	lay := func(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
-		q, ok := from[name]
-		switch {
-		case ok && *list == nil:
-			*list = corev1.ResourceList{name: q}
-		case ok:
-			(*list)[name] = q
-		default:
-			delete(*list, name)
-		}
-	}
 	if request {
-		lay(&r.Requests, actual.Requests, corev1.ResourceCPU)
+		layOne(&r.Requests, actual.Requests, corev1.ResourceCPU)
 	}
 	if cpu {
-		lay(&r.Limits, actual.Limits, corev1.ResourceCPU)
+		layOne(&r.Limits, actual.Limits, corev1.ResourceCPU)
 	}
 	if memory {
-		lay(&r.Limits, actual.Limits, corev1.ResourceMemory)
+		layOne(&r.Limits, actual.Limits, corev1.ResourceMemory)
 	}
 	return r
+}
+
+// layOne makes one entry of a list what it is in from.
+func layOne(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
+	switch q, ok := from[name]; {
+	case ok && *list == nil:
+		*list = corev1.ResourceList{name: q}
+	case ok:
+		(*list)[name] = q
+	default:
+		delete(*list, name)
+	}
 }
 
 // differs tells whether the runtime runs a value that is not the allocated one.

@@ -21,8 +21,9 @@ import (
 // commit only a diff that you understand.
 //
 //	pod                      a YAML manifest: creates or updates the pod
-//	node KEY=VALUE…          network, backoff-max, image (present on the machine)
-//	ok KEY… [code=N] [ip=A]  the actions end well, with their effect on the world
+//	down                     the same while the agent is down
+//	node KEY=VALUE…          network, backoff-max, image (present on the machine), image-error=IMAGE (the body says why)
+//	ok KEY… [code=N] [ignored]  the actions end well, with their effect on the world; a resize without it when ignored
 //	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
 //	fail KEY [reason=R] [created] [permanent]   the body is the message
 //	probe NAME TYPE VERDICT  a probe run in flight ends; the body is its output
@@ -69,10 +70,11 @@ type world struct {
 	runs    *corev1.Pod // Output.Allocated
 	sb      strings.Builder
 	present map[string]bool
+	broken  map[string]string // why looking at an image fails
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, present: map[string]bool{}, in: Input{Now: begin, Node: Node{
+	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, in: Input{Now: begin, Node: Node{
 		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin.Add(-time.Hour)}}}
 }
 
@@ -85,6 +87,9 @@ func (w *world) command(d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "pod":
 		w.apply(d.Input)
+	case "down":
+		w.apply(d.Input)
+		w.crash()
 	case "node":
 		if has("network") {
 			w.in.Node.NetworkProblem = d.Input
@@ -95,10 +100,13 @@ func (w *world) command(d *datadriven.TestData) string {
 		if v := arg("image"); v != "" {
 			w.present[v] = true
 		}
+		if v := arg("image-error"); v != "" {
+			w.broken[v] = d.Input
+		}
 		w.images()
 	case "ok":
 		for _, a := range d.CmdArgs {
-			if len(a.Vals) == 0 {
+			if len(a.Vals) == 0 && a.Key != "ignored" {
 				w.succeed(Key(a.Key), d)
 			}
 		}
@@ -240,7 +248,7 @@ func (w *world) images() {
 		if w.present[image] {
 			ref = "sha256:" + image
 		}
-		l = append(l, ImageState{Image: image, Ref: ref})
+		l = append(l, ImageState{Image: image, Ref: ref, Err: w.broken[image]})
 	}
 	for _, c := range w.in.Pod.Spec.InitContainers {
 		add(c.Image)
@@ -389,7 +397,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 		}
 	case Resize:
 		for i := range obs.Containers {
-			if c := &obs.Containers[i]; c.ID == a.ContainerID {
+			if c := &obs.Containers[i]; c.ID == a.ContainerID && (d == nil || !d.HasArg("ignored")) {
 				c.Resources = a.Resources.DeepCopy()
 			}
 		}
