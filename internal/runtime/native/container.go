@@ -90,6 +90,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
 	}
+	if err := r.through(StepCreateImage, s.rec.ID); err != nil {
+		return nil, coded(err)
+	}
 	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
 	c.rec = containerRecord{
 		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(cfg), ImageID: image.ID, ImageRef: image.Ref,
@@ -164,8 +167,14 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			}
 		}
 	}
+	if err := r.through(StepCreateDirs, c.rec.ID); err != nil {
+		return err
+	}
 	pl, err := r.planOf(ctx, c)
 	if err != nil {
+		return err
+	}
+	if err := r.through(StepCreateLayer, c.rec.ID); err != nil {
 		return err
 	}
 	if _, err := pl.program(); err != nil { // what can't be started is not created
@@ -176,10 +185,16 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			return fmt.Errorf("making the log directory: %w", err)
 		}
 	}
+	if err := r.through(StepCreateProgram, c.rec.ID); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return save(dir, &c.rec)
+	if err := save(dir, &c.rec); err != nil {
+		return err
+	}
+	return r.through(StepCreateRecord, c.rec.ID)
 }
 
 // planOf answers the container's plan; the snapshots it names exist.
@@ -297,11 +312,12 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 			errs = append(errs, fmt.Errorf("releasing snapshot %s: %w", k, err))
 		}
 	}
-	errs = append(errs, r.groups.remove(rec.Cgroup))
+	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
+	errs = append(errs, r.groups.remove(rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
-	return removeDir(r.containerDir(rec.ID))
+	return errors.Join(removeDir(r.containerDir(rec.ID)), r.through(StepRemoveDir, rec.ID))
 }
 
 // StartContainer starts the container's process. A program that can't be
@@ -347,6 +363,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	if err := save(r.containerDir(rec.ID), &rec); err != nil {
 		klog.FromContext(ctx).Error(err, "Container runs, but its record was not written", "container", rec.ID)
 	}
+	_ = r.through(StepStartRecord, rec.ID) // too late to fail
 	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
 	close(c.started)
 	return &cri.StartContainerResponse{}, nil
@@ -366,14 +383,17 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.groups.make(pl.cgroup); err != nil {
+	if err := r.through(StepStartProgram, pl.id); err != nil {
+		return 0, nil, err
+	}
+	if err := errors.Join(r.groups.make(pl.cgroup), r.through(StepStartCgroup, pl.id)); err != nil {
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
-	if err := r.groups.apply(pl.cgroup, c.resources()); err != nil {
+	if err := errors.Join(r.groups.apply(pl.cgroup, c.resources()), r.through(StepStartLimits, pl.id)); err != nil {
 		return 0, nil, err
 	}
-	if err := r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())); err != nil {
+	if err := errors.Join(r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
 		return 0, nil, err
 	}
 	st := containerStart{id: pl.id, logPath: c.rec.LogPath, helper: r.programs.helper}
@@ -397,14 +417,19 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		}
 		open = append(open, st.cgroup)
 	}
-	return r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
+	pid, id, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
 		st.spec, st.status = spec, report
-		return m.start(st)
+		pid, err := m.start(st)
+		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
 	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
+	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
 }
 
 // runProgram has start run a program and waits for its outcome.
 func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+	if r.alter != nil {
+		r.alter(p)
+	}
 	spec, err := memory("spec", p.encode())
 	if err != nil {
 		return 0, nil, err
@@ -502,6 +527,7 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 		if err := r.groups.remove(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
+		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail
 		c.mu.Lock()
 		set(&c.rec)
 		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was through
@@ -512,6 +538,7 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 		if err := save(r.containerDir(rec.ID), &rec); err != nil {
 			klog.Background().Error(err, "End of a container was not written", "container", rec.ID)
 		}
+		_ = r.through(StepEndRecord, rec.ID)
 		close(c.done)
 		r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	})

@@ -157,6 +157,14 @@ func newWorld(tb testing.TB) *world {
 // worldAt opens a world in a directory, also one that another process made.
 func worldAt(tb testing.TB, dir, cgroup string) *world {
 	tb.Helper()
+	w := unopened(tb, dir, cgroup)
+	w.open()
+	return w
+}
+
+// unopened is a world whose runtime does not run yet.
+func unopened(tb testing.TB, dir, cgroup string) *world {
+	tb.Helper()
 	if os.Geteuid() != 0 {
 		tb.Skip("containers need root")
 	}
@@ -207,7 +215,6 @@ func worldAt(tb testing.TB, dir, cgroup string) *world {
 		Images:     &dirImages{dir: filepath.Join(dir, "layers"), root: root, image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
 		Network:    &bareNetwork{dir: ns},
 	}
-	w.open()
 	return w
 }
 

@@ -110,6 +110,11 @@ type Config struct {
 	SeccompRoot string
 	// SandboxPool is how many monitors stand ready; zero for none.
 	SandboxPool int
+
+	// Checkpoint hears of every step that is over; its error fails the step. It may
+	// be called from several goroutines. For tests, which break the runtime
+	// there, and benchmarks, which take the time; nil in the product.
+	Checkpoint func(s Step, id string) error
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)

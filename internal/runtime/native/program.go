@@ -2,6 +2,7 @@ package native
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -237,10 +238,12 @@ type identity struct {
 }
 
 // outcome reads what the helper reported before its exec: who the process is,
-// and why it could not become it, or nil.
+// and why it could not become it, or nil. A helper that said neither that it
+// failed nor that it was about to exec was killed.
 func (p *program) outcome(b []byte) (*identity, error) {
 	le := binary.LittleEndian
 	var id *identity
+	ready := false
 	for len(b) >= 20 {
 		kind, op, errno, stage, n := le.Uint32(b), le.Uint32(b[4:]), unix.Errno(le.Uint32(b[8:])), le.Uint32(b[12:]), int(le.Uint32(b[16:]))
 		b = b[20:]
@@ -255,9 +258,14 @@ func (p *program) outcome(b []byte) (*identity, error) {
 			for g := data[12:]; len(g) >= 4; g = g[4:] {
 				id.Groups = append(id.Groups, le.Uint32(g))
 			}
+		case kind == 'X':
+			ready = true
 		case kind == 'E':
 			return id, p.failure(int(op), stage, errno, string(data))
 		}
+	}
+	if !ready {
+		return id, errors.New("it was killed before it was the container's process")
 	}
 	return id, nil
 }

@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,7 +79,11 @@ func TestFailures(t *testing.T) {
 	for _, v := range []uint32{'U', 2, 0, 0, 20, 1000, 1001, 2, 1001, 2000} {
 		user = binary.LittleEndian.AppendUint32(user, v)
 	}
-	id, err := p.outcome(user)
+	if _, err := p.outcome(user); err == nil {
+		t.Error("a helper that was killed counts as one that became its process")
+	}
+	ready := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, 'X'), 5)
+	id, err := p.outcome(append(slices.Clone(user), append(ready, make([]byte, 8)...)...))
 	if want := (&identity{UID: 1000, GID: 1001, Groups: []uint32{1001, 2000}}); err != nil || !cmp.Equal(id, want) {
 		t.Errorf("%+v, %v", id, err)
 	}

@@ -33,6 +33,7 @@ type Runtime struct {
 	pool      *monitorPool
 
 	apparmorWarning sync.Once
+	alter           func(*program) // set by tests that break programs
 
 	mu         sync.RWMutex
 	sandboxes  map[string]*sandbox

@@ -91,11 +91,17 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := os.Mkdir(r.runDir(s.rec.ID), 0o700); err != nil {
 		return fmt.Errorf("making the sandbox's directory: %w", err)
 	}
+	if err := r.through(StepSandboxDirs, s.rec.ID); err != nil {
+		return err
+	}
 	owner, err := r.makeUserNS(s)
 	if err != nil {
 		return err
 	}
 	defer owner.close()
+	if err := r.through(StepSandboxUserNS, s.rec.ID); err != nil {
+		return err
+	}
 	type started struct {
 		m   *monitor
 		err error
@@ -106,13 +112,21 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 		ch <- started{m, err}
 	}()
 	nerr := r.attach(ctx, s, owner.netNS())
+	nerr = errors.Join(nerr, r.through(StepSandboxNetwork, s.rec.ID))
 	ferr := r.writePodFiles(s)
+	ferr = errors.Join(ferr, r.through(StepSandboxFiles, s.rec.ID))
 	st := <-ch
 	s.mon = st.m
 	if err := errors.Join(nerr, ferr, st.err); err != nil {
 		return err
 	}
+	if err := r.through(StepSandboxMonitor, s.rec.ID); err != nil {
+		return err
+	}
 	if err := r.setupMonitor(s, owner); err != nil {
+		return err
+	}
+	if err := r.through(StepSandboxSetup, s.rec.ID); err != nil {
 		return err
 	}
 	if s.mon.cmd != nil {
@@ -121,7 +135,10 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return save(r.sandboxDir(s.rec.ID), &s.rec)
+	if err := save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
+		return err
+	}
+	return r.through(StepSandboxRecord, s.rec.ID)
 }
 
 func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
@@ -291,17 +308,20 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 		m.quit()
 	}
 	var errs []error
+	errs = append(errs, r.through(StepHaltMonitor, s.rec.ID))
 	if !s.hostNetwork() {
 		if err := r.cfg.Network.Detach(ctx, s.rec.ID); err != nil {
 			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.rec.ID, err))
 		}
 	}
+	errs = append(errs, r.through(StepHaltNetwork, s.rec.ID))
 	for _, pin := range []string{"shm", "userns"} {
 		path := filepath.Join(r.runDir(s.rec.ID), pin)
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmounting %s: %w", path, err))
 		}
 	}
+	errs = append(errs, r.through(StepHaltMounts, s.rec.ID))
 	return errors.Join(errs...)
 }
 
@@ -458,7 +478,7 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	s.rec.StoppedAt = time.Now().UnixNano()
 	rec := s.rec
 	s.mu.Unlock()
-	if err := save(r.sandboxDir(rec.ID), &rec); err != nil {
+	if err := errors.Join(save(r.sandboxDir(rec.ID), &rec), r.through(StepHaltRecord, rec.ID)); err != nil {
 		return err
 	}
 	r.publish(s, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -492,7 +512,7 @@ func (r *Runtime) removeSandbox(ctx context.Context, s *sandbox) error {
 			return err
 		}
 	}
-	if err := errors.Join(removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID))); err != nil {
+	if err := errors.Join(removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID)), r.through(StepRemovePod, s.rec.ID)); err != nil {
 		return err
 	}
 	r.mu.Lock()

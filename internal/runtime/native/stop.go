@@ -51,6 +51,9 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 	if !c.ownsPIDs() {
 		r.groups.killAll(c.rec.Cgroup)
 	}
+	if err := r.through(StepStopKill, c.rec.ID); err != nil {
+		return err
+	}
 	select {
 	case <-c.done:
 		return nil

@@ -40,7 +40,7 @@ struct mount_attributes {
 };
 
 struct report {
-	uint32_t kind; // 'E' failure, 'U' resolved user
+	uint32_t kind; // 'E' failure, 'U' resolved user, 'X' all is done but the exec
 	uint32_t op;
 	int32_t err;
 	uint32_t stage;
@@ -63,7 +63,8 @@ static void report(uint32_t kind, int err, uint32_t stage, const void *data, uin
 	char b[sizeof(struct report) + 8192];
 	struct report r = {kind, S.index, err, stage, len > 8192 ? 8192 : len};
 	memcpy(b, &r, sizeof r);
-	memcpy(b + sizeof r, data, r.len);
+	if (r.len)
+		memcpy(b + sizeof r, data, r.len);
 	if (write(FD_STATUS, b, sizeof r + r.len) < 0)
 		_exit(126);
 }
@@ -539,6 +540,7 @@ static int run(struct record *o)
 		return 0;
 	}
 	case OP_EXEC:
+		report('X', 0, 0, NULL, 0);
 		close_on_exec_from(3);
 		execve(S.path, S.argv, S.envp);
 		die(errno, 3, S.path);

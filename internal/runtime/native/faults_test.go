@@ -1,0 +1,622 @@
+package native
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/netns"
+)
+
+// breaker is a Checkpoint that does something once, at one step.
+type breaker struct {
+	at   Step
+	do   func(id string) error
+	done atomic.Bool
+}
+
+func (b *breaker) checkpoint(s Step, id string) error {
+	if s != b.at || !b.done.CompareAndSwap(false, true) {
+		return nil
+	}
+	return b.do(id)
+}
+
+// broken is a world whose runtime has the breaker of the moment.
+func brokenWorld(t *testing.T) (w *world, arm func(*breaker)) {
+	var now atomic.Pointer[breaker]
+	w = unopened(t, t.TempDir(), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	w.cfg.Checkpoint = func(s Step, id string) error {
+		if b := now.Load(); b != nil {
+			return b.checkpoint(s, id)
+		}
+		return nil
+	}
+	w.open()
+	t.Cleanup(w.close)
+	return w, func(b *breaker) { now.Store(b) }
+}
+
+// lifeCalls is the life of one pod call by call; a failed call is made again, as
+// an agent does, with the next attempt where the first one counts.
+func (w *world) lifeCalls(name string, tries int) error {
+	sbc := w.sandboxConfig(name)
+	var sb, id string
+	attempt := uint32(0)
+	calls := []struct {
+		name string
+		do   func() error
+	}{
+		{"RunPodSandbox", func() error {
+			r, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc})
+			sb = r.GetPodSandboxId()
+			return err
+		}},
+		{"CreateContainer and StartContainer", func() error {
+			attempt++
+			r, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
+				c.Metadata.Attempt = attempt
+				c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, MemoryLimitInBytes: 64 << 20}
+				c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
+			})})
+			if err != nil {
+				return err
+			}
+			id = r.ContainerId
+			_, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"ExecSync", func() error {
+			x, err := w.exec(id, "echo", "alive")
+			if err == nil && string(x.Stdout) != "alive\n" {
+				err = fmt.Errorf("it says %q", x.Stdout)
+			}
+			return err
+		}},
+		{"StopContainer", func() error {
+			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"RemoveContainer", func() error {
+			_, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id})
+			return err
+		}},
+		{"StopPodSandbox", func() error {
+			_, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
+			return err
+		}},
+		{"RemovePodSandbox", func() error {
+			_, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+			return err
+		}},
+	}
+	for _, c := range calls {
+		var err error
+		for range tries {
+			if err = c.do(); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return w.r.groups.remove(w.cfg.CgroupRoot + "/" + name)
+}
+
+// TestFailureAtEveryStep: whatever step fails, the call tells, made again it
+// works, and nothing of the failed one is left.
+func TestFailureAtEveryStep(t *testing.T) {
+	w, arm := brokenWorld(t)
+	for _, s := range Steps {
+		b := &breaker{at: s, do: func(string) error { return errors.New("no more of it") }}
+		arm(b)
+		if err := w.lifeCalls("pod", 3); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+		if !b.done.Load() {
+			t.Errorf("%s was never reached", s)
+		}
+		arm(nil)
+		w.emptied()
+	}
+}
+
+// TestCrashAtEveryStep: carob is killed at each step; the next one reports what
+// is there truthfully, what ran before runs on, and everything can be removed.
+func TestCrashAtEveryStep(t *testing.T) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		w := unopened(t, dir, os.Getenv(crashDir+"_CGROUP"))
+		b := &breaker{at: Step(os.Getenv(crashDir + "_STEP")), do: func(string) error {
+			if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			select {}
+		}}
+		w.cfg.Checkpoint = b.checkpoint
+		w.open()
+		if err := w.lifeCalls("crash", 1); err != nil {
+			t.Fatal(err)
+		}
+		t.Fatalf("%s was never reached", b.at)
+	}
+	w := newWorld(t)
+	keepSB, keepConfig := w.sandbox("keep")
+	keep := w.run(keepSB, keepConfig, "c", shell("exec sleep 1000"))
+	pid := w.inside(keep)
+	for _, s := range Steps {
+		if err := w.r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCrashAtEveryStep$")
+		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot, crashDir+"_STEP="+string(s))
+		out, err := cmd.CombinedOutput()
+		if ws, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); err == nil || !ok || !ws.Signaled() {
+			t.Fatalf("%s: the process was not killed: %v\n%s", s, err, out)
+		}
+		w.open()
+		if again := w.inside(keep); again != pid {
+			t.Errorf("%s: the first process of the pod that ran on is %d, was %d", s, again, pid)
+		}
+		w.truthful(string(s), keepSB)
+		list, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range list.Items {
+			if x.Id == keepSB {
+				continue
+			}
+			if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: x.Id}); err != nil {
+				t.Errorf("%s: %v", s, err)
+			}
+		}
+		w.only(string(s), keepSB, keep)
+	}
+	if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: keepSB}); err != nil {
+		t.Fatal(err)
+	}
+	w.emptied()
+}
+
+// inside is the host's id of a container's first process, which must answer.
+func (w *world) inside(id string) int {
+	w.tb.Helper()
+	c, err := w.r.container(id)
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	if x, err := w.exec(id, "echo", "alive"); err != nil || string(x.Stdout) != "alive\n" {
+		w.tb.Fatalf("a container that must run: %v, %v", x, err)
+	}
+	return c.record().Pid
+}
+
+// truthful holds what is reported of every pod but keep against the host.
+func (w *world) truthful(when, keep string) {
+	t := w.tb
+	t.Helper()
+	list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.Containers {
+		if c.PodSandboxId == keep {
+			continue
+		}
+		x, err := w.r.container(c.Id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := x.status()
+		live := w.r.groups.pids(x.rec.Cgroup)
+		ready := x.sandbox.line() != nil
+		switch st.State {
+		case cri.ContainerState_CONTAINER_CREATED:
+			if len(live) > 0 {
+				t.Errorf("%s: a container that was never started has processes %v", when, live)
+			}
+			if ready {
+				w.start(c.Id)
+			}
+		case cri.ContainerState_CONTAINER_RUNNING:
+			if out, err := w.exec(c.Id, "echo", "alive"); err != nil {
+				if st := w.wait(c.Id); st.ExitCode != 137 { // the crash was in the middle of a stop
+					t.Errorf("%s: container that is said to run: %v, %v", when, st, err)
+				}
+			} else if string(out.Stdout) != "alive\n" {
+				t.Errorf("%s: container that is said to run answers %q", when, out.Stdout)
+			}
+		case cri.ContainerState_CONTAINER_EXITED:
+			if st.FinishedAt == 0 || st.Reason == "" || len(live) > 0 {
+				t.Errorf("%s: container that ended has processes %v: %v", when, live, st)
+			}
+		}
+	}
+	pods, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.Id == keep {
+			continue
+		}
+		s, err := w.r.sandbox(p.Id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch p.State {
+		case cri.PodSandboxState_SANDBOX_READY:
+			if id := w.create(p.Id, s.config, "probe", shell("exit 7")); id != "" {
+				w.start(id)
+				if st := w.wait(id); st.ExitCode != 7 {
+					t.Errorf("%s: a container in a sandbox that is said to be ready: %v", when, st)
+				}
+			}
+		case cri.PodSandboxState_SANDBOX_NOTREADY:
+			if s.rec.NetNS != "" && exists(s.rec.NetNS) {
+				t.Errorf("%s: a sandbox that is not ready holds its network namespace", when)
+			}
+		}
+	}
+}
+
+// only checks that nothing but one pod with one container is left.
+func (w *world) only(when, sb, id string) {
+	t := w.tb
+	t.Helper()
+	for dir, want := range map[string]string{
+		w.cfg.RootDir + "/sandboxes": sb, w.cfg.RootDir + "/containers": id, w.cfg.StateDir + "/sandboxes": sb,
+		filepath.Join(w.dir, "layers"): id, filepath.Join(w.dir, "netns"): sb,
+	} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if e.Name() != want {
+				t.Errorf("%s: %s is left in %s", when, e.Name(), dir)
+			}
+		}
+	}
+	w.eventually(when+": one monitor is left", func() bool { return len(w.r.groups.pids(w.r.monitors)) == 1 })
+}
+
+// TestMonitorKilledAtEveryStep: the pod's monitor dies at each step. The pod is
+// reported as not ready and its container as ended, nothing of it goes on, and
+// the pod can be made anew.
+func TestMonitorKilledAtEveryStep(t *testing.T) {
+	w, arm := brokenWorld(t)
+	for _, s := range Steps {
+		b := &breaker{at: s, do: func(string) error {
+			for _, pid := range w.r.groups.pids(w.r.monitors) {
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			}
+			return nil
+		}}
+		arm(b)
+		err := w.lifeCalls("pod", 1)
+		if !b.done.Load() {
+			t.Errorf("%s was never reached: %v", s, err)
+		}
+		arm(nil)
+		// Where there was no monitor to kill, or nobody needed it any more, all went well.
+		pods, lerr := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		if lerr != nil {
+			t.Fatal(lerr)
+		}
+		for _, p := range pods.Items {
+			x, serr := w.r.sandbox(p.Id)
+			if serr != nil {
+				continue
+			}
+			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err), func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
+			for _, c := range w.r.containersOf(p.Id) {
+				if st := c.status(); st.State == cri.ContainerState_CONTAINER_RUNNING {
+					t.Errorf("%s: a container runs in a sandbox that is not ready: %v", s, st)
+				}
+				if live := w.r.groups.pids(c.rec.Cgroup); len(live) > 0 {
+					t.Errorf("%s: processes %v go on", s, live)
+				}
+			}
+		}
+		w.emptied()
+		if err := w.lifeCalls("pod", 1); err != nil {
+			t.Errorf("after %s: %v", s, err)
+		}
+	}
+}
+
+// killSelf are operations after which the helper is dead at its next system call,
+// wherever in its program they stand.
+func killSelf() []record {
+	filter := binary.LittleEndian.AppendUint16(nil, 6) // BPF_RET | BPF_K
+	filter = append(filter, 0, 0)
+	filter = binary.LittleEndian.AppendUint32(filter, unix.SECCOMP_RET_KILL_PROCESS)
+	return []record{{code: opNoNewPrivs}, {code: opSeccomp, s: [4]string{string(filter)}}}
+}
+
+// TestHelperEndsAtEveryOperation: the helper is killed, or fails, before each of
+// its operations. The container did not start, says so, and leaves nothing;
+// an exec fails and the container runs on.
+func TestHelperEndsAtEveryOperation(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("helper")
+	main := w.run(sb, sbc, "main", shell("exec sleep 1000"))
+	mounts := func() int {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(b), w.dir)
+	}
+	before := mounts()
+	for how, ops := range map[string][]record{"killed": killSelf(), "failed": {{code: 99}}} {
+		length, at := 0, 0
+		w.r.alter = func(p *program) {
+			length = len(p.ops)
+			p.ops = slices.Insert(slices.Clone(p.ops), at, ops...)
+		}
+		for at = 0; at == 0 || at < length; at++ {
+			id := w.create(sb, sbc, fmt.Sprintf("%s%d", how, at), shell("echo it runs"))
+			if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
+				t.Errorf("helper %s at operation %d: the start succeeded", how, at)
+			}
+			if st := w.wait(id); st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorExit || st.Reason != "StartError" {
+				t.Errorf("helper %s at operation %d: %v", how, at, st)
+			}
+			c, err := w.r.container(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+				t.Errorf("helper %s at operation %d: %v", how, at, err)
+			}
+			if exists(w.r.groups.tree[0].mount + c.rec.Cgroup) {
+				t.Errorf("helper %s at operation %d: its cgroup stays", how, at)
+			}
+		}
+		t.Logf("%s at each of %d operations of a start", how, length)
+		for at = 0; at == 0 || at < length; at++ {
+			if x, err := w.exec(main, "echo", "it runs"); err == nil {
+				t.Errorf("helper %s at operation %d of an exec: %v", how, at, x)
+			}
+		}
+		t.Logf("%s at each of %d operations of an exec", how, length)
+	}
+	w.r.alter = nil
+	w.inside(main)
+	if after := mounts(); after != before {
+		t.Errorf("%d mounts before, %d after", before, after)
+	}
+}
+
+// TestNoDescriptors: a process without free descriptors fails calls, tells why, and
+// leaves nothing; with descriptors it goes on as if nothing had been.
+func TestNoDescriptors(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("keep")
+	keep := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	// More than the programs of a pod need, which inherit the limit.
+	for range 128 {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	before := descriptors(t, "self")
+	failed := 0
+	for free := range 16 {
+		limit := unix.Rlimit{Cur: uint64(descriptors(t, "self") - 1 + free), Max: was.Max}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		err := w.lifeCalls("pod", 1)
+		_, xerr := w.exec(keep, "true")
+		if rerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); rerr != nil {
+			t.Fatal(rerr)
+		}
+		for _, err := range []error{err, xerr} {
+			if err != nil {
+				failed++
+				if !strings.Contains(err.Error(), "too many open files") {
+					t.Errorf("with %d descriptors: %v", free, err)
+				}
+			}
+		}
+		pods, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pods.Items {
+			if p.Id == sb {
+				continue
+			}
+			if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if failed == 0 {
+		t.Error("nothing failed")
+	}
+	t.Logf("%d calls failed", failed)
+	w.inside(keep)
+	w.eventually(fmt.Sprintf("no more than the %d descriptors of before", before), func() bool { return descriptors(t, "self") <= before })
+	w.emptied()
+}
+
+// TestFullDisk: a data directory without room. What runs goes on, a new pod is
+// refused with the reason, an end is reported, and all works again with room.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	// Below the mount: what stays mounted is looked for by the world's directory.
+	w := worldAt(t, filepath.Join(dir, "w"), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	t.Cleanup(w.close)
+	sb, sbc := w.sandbox("keep")
+	keep := w.run(sb, sbc, "keep", shell("while echo line; do sleep 0.01; done"))
+	ends := w.run(sb, sbc, "ends", shell("cat; exit 3"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+	fill(t, filepath.Join(dir, "filler"))
+
+	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("full")}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("a sandbox on a full disk: %v", err)
+	}
+	if _, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "full", shell("true"))}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("a container on a full disk: %v", err)
+	}
+	w.inside(keep)
+	if err := w.r.Streams().Attach(bg, ends, strings.NewReader(""), newPipe(), nil, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if st := w.wait(ends); st.ExitCode != 3 {
+		t.Errorf("a container that ended on a full disk: %v", st)
+	}
+	if err := w.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open() // on the full disk
+	w.inside(keep)
+	if c, err := w.r.container(ends); err != nil || c.status().State != cri.ContainerState_CONTAINER_EXITED {
+		t.Errorf("a container that ended on a full disk, after a restart: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.lifeCalls("pod", 1); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: ends}); err != nil {
+		t.Error(err)
+	}
+	log := filepath.Join(sbc.LogDirectory, "keep.log")
+	size := func() int64 {
+		st, err := os.Stat(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Size()
+	}
+	at := size()
+	w.eventually("the log goes on with room again", func() bool { return size() > at })
+	w.emptied()
+}
+
+// fill writes until there is no room for a byte.
+func fill(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for b := make([]byte, 1<<20); len(b) > 0; {
+		if _, err := f.Write(b); err != nil {
+			b = b[:len(b)/2]
+		}
+	}
+}
+
+// TestMissingLayers: an image whose files are gone fails the start with the path.
+func TestMissingLayers(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("layers")
+	id := w.create(sb, sbc, "c", shell("true"))
+	im := w.cfg.Images.(*dirImages)
+	if err := os.Rename(im.root, im.root+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+	if err == nil || !strings.Contains(err.Error(), "rootfs") || !strings.Contains(err.Error(), "no such file or directory") {
+		t.Errorf("start without layers: %v", err)
+	}
+	if st := w.wait(id); st.Reason != "StartError" || st.ExitCode != startErrorExit {
+		t.Errorf("start without layers: %v", st)
+	}
+	if err := os.Rename(im.root+".gone", im.root); err != nil {
+		t.Fatal(err)
+	}
+	again := w.run(sb, sbc, "again", shell("exit 4"))
+	if st := w.wait(again); st.ExitCode != 4 {
+		t.Errorf("with its layers: %v", st)
+	}
+	w.emptied()
+}
+
+// TestLostNetNS: somebody removed the pin of a pod's network namespace. Its
+// monitor holds the namespace, so the pod goes on as it was and can be removed.
+func TestLostNetNS(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("lost")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	s, err := w.r.sandbox(sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := w.netOf(id)
+	if err := errors.Join(unix.Unmount(s.rec.NetNS, unix.MNT_DETACH), os.Remove(s.rec.NetNS)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	w.inside(id)
+	second := w.run(sb, sbc, "second", shell("exec sleep 1000"))
+	if now := w.netOf(second); now != was {
+		t.Errorf("a second container is in %s, the first in %s", now, was)
+	}
+	if host, err := os.Readlink(netns.Current); err != nil || was == host {
+		t.Errorf("the pod is in the host's network namespace: %v", err)
+	}
+	w.emptied()
+}
+
+// netOf names the network namespace a container is in.
+func (w *world) netOf(id string) string {
+	w.tb.Helper()
+	c, err := w.r.container(id)
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", c.record().Pid))
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	return name
+}
+
+// eventually waits for something that nothing announces.
+func (w *world) eventually(what string, ok func() bool) {
+	w.tb.Helper()
+	for range 3000 {
+		if ok() {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	w.tb.Errorf("%s: not so after 6 s", what)
+}
