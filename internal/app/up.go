@@ -11,12 +11,16 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver"
+	"carob/internal/apiserver/defaults"
+	"carob/internal/apiserver/validation"
 	"carob/internal/base/atomicfile"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
@@ -242,6 +246,9 @@ func (c *carob) start(ctx context.Context) error {
 
 func (c *carob) agent() (*node.Agent, error) {
 	nodeClient := c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
+	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) { // one manifest is fine
+		return nil, fmt.Errorf("make the directory of static pods: %w", err)
+	}
 	callers := x509.NewCertPool()
 	callers.AddCert(c.keys.CA)
 	return node.New(node.Config{
@@ -258,8 +265,15 @@ func (c *carob) agent() (*node.Agent, error) {
 			"/" + imageapi.Path:       c.engine.images,
 			"/" + imageapi.Path + "/": c.engine.images,
 		},
+		Manifests: c.in.PodManifestDir, Complete: completePod,
 		Journal: c.timeline,
 	})
+}
+
+// completePod does to a static pod what the API server does to others.
+func completePod(pod *corev1.Pod) error {
+	defaults.Pod(pod)
+	return validation.ValidatePodCreate(pod).ToAggregate()
 }
 
 // close stops everything that was opened, the last first. Containers go on.

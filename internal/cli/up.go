@@ -75,6 +75,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own)")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
 	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, as containerd has it: mirrors, private CAs")
+	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "", "directory with manifests of static pods, or one manifest (default: manifests in the data directory)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services (default 10.96.0.0/16; another for another --data-dir)")
@@ -83,6 +84,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
+	_ = cmd.MarkFlagDirname("pod-manifest-dir")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/journal"
@@ -53,6 +54,12 @@ type Config struct {
 	// Handlers are served beside the agent's own paths, behind the same
 	// authentication: "/timeline/".
 	Handlers map[string]http.Handler
+
+	// Manifests is a directory of static pods, or one file (L7.110); empty: none.
+	Manifests string
+	// Complete fills in the defaults of a static pod and says what is wrong with it,
+	// as the API server does for others. Required with Manifests.
+	Complete func(*corev1.Pod) error
 
 	SerializePulls  bool          // one pull at a time, as upstream does by default; false: MaxPulls at once
 	MaxPulls        int           // default 5
@@ -109,6 +116,7 @@ func (c *Config) validate() error {
 	missing("Runtime", c.Runtime == nil)
 	missing("HostIPs", len(c.HostIPs) == 0)
 	missing("Version", c.Version == "")
+	missing("Complete", c.Manifests != "" && c.Complete == nil)
 	missing("TLS", c.Listener != nil && c.TLS == nil)
 	for _, p := range []struct{ name, path string }{
 		{"RootDir", c.RootDir}, {"PodLogDir", c.PodLogDir}, {"ResolvConf", c.ResolvConf}, {"CgroupRoot", c.CgroupRoot},

@@ -68,6 +68,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	drive(p.pods.Run)
 	part("referenced objects", p.refs.Run)
 	part("volumes", p.volumes.Run)
+	part("static pods", p.manifests)
+	drive(p.statics.Run)
 	part("log rotation", p.rotator.Run)
 	if p.server != nil {
 		part("server", p.server.Run)
@@ -83,26 +85,31 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	// What the runtime and the disk have beside the pods of the source is orphaned.
 	g.Go(func() error {
-		select {
-		case <-p.synced:
+		if all(ctx, p.listed, p.statics.Settled()) {
 			p.adopt(ctx)
 			p.watcher.Run(ctx)
-		case <-ctx.Done():
 		}
 		return nil
 	})
 	g.Go(func() error {
-		for _, step := range []<-chan struct{}{p.synced, p.reporter.Ready()} {
-			select {
-			case <-step:
-			case <-ctx.Done():
-				return nil
-			}
+		if all(ctx, p.listed, p.statics.Settled(), p.reporter.Ready()) {
+			close(a.ready)
 		}
-		close(a.ready)
 		return nil
 	})
 	return g.Wait()
+}
+
+// all waits until all are closed; false: ctx ended first.
+func all(ctx context.Context, closed ...<-chan struct{}) bool {
+	for _, c := range closed {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // Ready is closed when the Node object is stored as Ready and pods are taken.

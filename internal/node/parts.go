@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -27,6 +28,7 @@ import (
 	"carob/internal/node/pods"
 	"carob/internal/node/refs"
 	"carob/internal/node/spec"
+	"carob/internal/node/static"
 	nodestatus "carob/internal/node/status"
 	"carob/internal/node/stream"
 	"carob/internal/node/userns"
@@ -53,13 +55,15 @@ type parts struct {
 	observer *observe.Observer
 	cgroups  *cgroup.Manager
 	health   *health
+	statics  *static.Keeper
+	manifest *static.Source // nil: none
 	started  time.Time
-	synced   chan struct{} // closed when all sources have delivered
+	listed   chan struct{} // closed when the API server has delivered its pods
 }
 
 // build asks machine and runtime what they are and puts the parts together.
 func build(ctx context.Context, cfg *Config) (*parts, error) {
-	p := &parts{cfg: cfg, started: time.Now(), synced: make(chan struct{})}
+	p := &parts{cfg: cfg, started: time.Now(), listed: make(chan struct{})}
 	machine, err := object.ReadMachine(cfg.RootDir)
 	if err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
@@ -137,10 +141,17 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		Objects: p.refs, Client: core, Classes: p.client.NodeV1().RuntimeClasses(), Node: node, Event: p.events.Pod,
 		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
 	})
+	p.statics = static.NewKeeper(static.KeeperConfig{
+		Client: core, Node: func() *corev1.Node { return p.reporter.Node() }, Status: p.status,
+		Start: func(pod *corev1.Pod) { p.pods.Update(sourceFile, pod) }, Stop: func(uid types.UID) { p.pods.Remove(uid) },
+	})
+	if cfg.Manifests != "" {
+		p.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete, Wanted: p.statics.Wanted})
+	}
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
-		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.status,
-		Event: p.events.Pod, Admit: (&gate{object: func() *corev1.Node { return p.reporter.Node() }}).admit, Journal: cfg.Journal,
+		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.statics,
+		Event: p.events.Pod, Admit: (&gate{object: p.object}).admit, Journal: cfg.Journal,
 	})
 	p.watcher = &observe.Watcher{
 		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
@@ -151,7 +162,10 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.reporter = object.New(object.Config{
 		Client: p.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: machine, Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
-		Pressure: func() (object.Reading, error) { return object.ReadPressure(cfg.RootDir) },
+		Pressure: func() (object.Reading, error) {
+			p.look()
+			return object.ReadPressure(cfg.RootDir)
+		},
 		Problems: p.health.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
 	})
 	if cfg.Listener != nil {
@@ -236,6 +250,21 @@ func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
 		n := fixed
 		n.NetworkProblem = p.health.networkProblem()
 		return n
+	}
+}
+
+// object is the node as registered, or as it will be: static pods don't wait for that.
+func (p *parts) object() *corev1.Node {
+	if n := p.reporter.Node(); n != nil {
+		return n
+	}
+	return p.reporter.Draft()
+}
+
+// look is what has to be looked at now and then, at the pace of the node's lease.
+func (p *parts) look() {
+	if p.manifest != nil {
+		p.manifest.Poke()
 	}
 }
 

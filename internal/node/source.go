@@ -13,10 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"carob/internal/node/static"
 )
 
 // Sources of pods (L3.1).
-const sourceAPI = "api"
+const (
+	sourceAPI  = "api"
+	sourceFile = "file"
+)
+
+// manifests feeds the static pods until ctx ends.
+func (p *parts) manifests(ctx context.Context) error {
+	if p.manifest == nil {
+		p.statics.Wanted(nil)
+		return nil
+	}
+	return p.manifest.Run(ctx)
+}
 
 // sources feeds the pods of the API server, and the node's own object, until ctx ends.
 func (p *parts) sources(ctx context.Context) {
@@ -28,14 +42,33 @@ func (p *parts) sources(ctx context.Context) {
 	var once sync.Once
 	podStore := sink[*corev1.Pod]{
 		replace: func(all []*corev1.Pod) {
-			p.pods.Sync(sourceAPI, all)
-			once.Do(func() { close(p.synced) })
+			var pods, mirrors []*corev1.Pod
+			for _, pod := range all {
+				if static.IsMirror(pod) {
+					mirrors = append(mirrors, pod)
+				} else {
+					pods = append(pods, pod)
+				}
+			}
+			p.pods.Sync(sourceAPI, pods)
+			p.statics.Mirrors(mirrors)
+			once.Do(func() { close(p.listed) })
 		},
 		update: func(pod *corev1.Pod) {
+			if static.IsMirror(pod) {
+				p.statics.SeenMirror(pod)
+				return
+			}
 			p.pods.Update(sourceAPI, pod)
 			p.volumes.Update(pod)
 		},
-		remove: func(pod *corev1.Pod) { p.pods.Remove(pod.UID) },
+		remove: func(pod *corev1.Pod) {
+			if static.IsMirror(pod) {
+				p.statics.GoneMirror(pod)
+				return
+			}
+			p.pods.Remove(pod.UID)
+		},
 	}
 	nodeStore := sink[*corev1.Node]{
 		replace: func(all []*corev1.Node) {

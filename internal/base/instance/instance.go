@@ -31,6 +31,7 @@ type Flags struct {
 	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
 	RegistryConfig  string   // directory of hosts.toml files
+	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
 	NodeName        string
 	PodCIDR         string
 	ServiceCIDR     string
@@ -136,6 +137,13 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		if st, err := os.Stat(d); err != nil || !st.IsDir() {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
 		}
+	}
+	if in.PodManifestDir == "" {
+		in.PodManifestDir = filepath.Join(dir, "manifests")
+	} else if _, err := os.Stat(in.PodManifestDir); err != nil {
+		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
+	} else if in.PodManifestDir, err = filepath.Abs(in.PodManifestDir); err != nil {
+		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
 	}
 	return in, nil
 }

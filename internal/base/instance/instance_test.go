@@ -53,6 +53,8 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--cni-conf-dir":    {CNIConfDir: "/does/not/exist"},
 		"--registry-config": {RegistryConfig: "/does/not/exist"},
 		"--max-pods":        {MaxPods: -1},
+
+		"--pod-manifest-dir": {PodManifestDir: "/does/not/exist"},
 	} {
 		_, err := Derive(f, "h")
 		if !errors.Is(err, ErrFlag) || !strings.Contains(err.Error(), name) {

@@ -87,6 +87,13 @@ func (r *Reporter) Ready() <-chan struct{} { return r.ready }
 // Node is the object as last seen; nil before it is registered.
 func (r *Reporter) Node() *corev1.Node { return r.node.Load() }
 
+// Draft is the object as it would be registered now, without conditions.
+func (r *Reporter) Draft() *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
+	r.fill(context.Background(), node, nil, time.Time{})
+	return node
+}
+
 // Seen brings a newer version of the object, from a watch.
 func (r *Reporter) Seen(node *corev1.Node) { r.node.Store(node) }
 

@@ -1,0 +1,50 @@
+package eviction
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// ImagePolicy is when images nobody uses go (L7.133).
+type ImagePolicy struct {
+	High, Low int           // percent of the image file system: at High it begins, down to Low
+	MinAge    time.Duration // younger ones stay
+}
+
+// DefaultImagePolicy is upstream's.
+func DefaultImagePolicy() ImagePolicy {
+	return ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}
+}
+
+// Image is one image on the node.
+type Image struct {
+	ID       string
+	Size     int64     // bytes
+	Found    time.Time // first seen on the node
+	LastUsed time.Time // zero: never seen in use
+	InUse    bool      // some container is of it, or it is pinned
+}
+
+// ImageNeed is how many bytes of images have to go; 0: none (L7.133).
+func ImageNeed(p ImagePolicy, available, capacity int64) int64 {
+	if p.High >= 100 || capacity <= 0 || 100-available*100/capacity < int64(p.High) {
+		return 0
+	}
+	return capacity*int64(100-p.Low)/100 - available
+}
+
+// UnusedImages are those that may go, the one to go first at the front: least
+// recently used, then oldest. Those used or found less than minAge ago stay.
+func UnusedImages(all []Image, minAge time.Duration, now time.Time) []Image {
+	var free []Image
+	for _, im := range all {
+		if !im.InUse && now.Sub(im.Found) >= minAge && now.Sub(im.LastUsed) >= minAge {
+			free = append(free, im)
+		}
+	}
+	slices.SortStableFunc(free, func(a, b Image) int {
+		return cmp.Or(a.LastUsed.Compare(b.LastUsed), a.Found.Compare(b.Found), cmp.Compare(a.ID, b.ID))
+	})
+	return free
+}

@@ -1,0 +1,67 @@
+package eviction
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/resources"
+)
+
+// HasLocalLimit says whether the pod has a limit on what it stores on the node.
+func HasLocalLimit(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		if limited(&pod.Spec.Volumes[i]) {
+			return true
+		}
+	}
+	q := resources.SpecLimits(pod)[corev1.ResourceEphemeralStorage]
+	return q.Sign() > 0
+}
+
+// limited tells an emptyDir on disk that has a limit; in memory the kernel keeps it.
+func limited(v *corev1.Volume) bool {
+	return v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() > 0
+}
+
+// OverLocalLimit says which limit on local storage the pod exceeds, as its status
+// shows it (L7.152); empty: none.
+func OverLocalLimit(u Usage) string {
+	total := int64(0)
+	held := map[string]int64{}
+	for _, v := range u.Volumes {
+		held[v.Name] = v.Bytes
+		total += v.Bytes
+	}
+	for i := range u.Pod.Spec.Volumes {
+		v := &u.Pod.Spec.Volumes[i]
+		if limited(v) && held[v.Name] > v.EmptyDir.SizeLimit.Value() {
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String())
+		}
+	}
+	for _, c := range u.Containers {
+		total += c.Layer + c.Logs
+	}
+	if limit, ok := resources.SpecLimits(u.Pod)[corev1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 && total > limit.Value() {
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+	}
+	for _, c := range u.Containers {
+		limit := limitOf(u.Pod, c.Name)
+		if limit != nil && c.Layer+c.Logs > limit.Value() {
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+		}
+	}
+	return ""
+}
+
+func limitOf(pod *corev1.Pod, container string) *resource.Quantity {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if q, ok := list[i].Resources.Limits[corev1.ResourceEphemeralStorage]; ok && list[i].Name == container && q.Sign() > 0 {
+				return &q
+			}
+		}
+	}
+	return nil
+}

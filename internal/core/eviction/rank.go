@@ -1,0 +1,180 @@
+package eviction
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/resources"
+)
+
+// Usage is what a pod uses of the node.
+type Usage struct {
+	Pod        *corev1.Pod // read only
+	Memory     int64       // working set, bytes
+	Processes  int64
+	Containers []ContainerUsage
+	Volumes    []VolumeUsage // those on the node's disk
+}
+
+// ContainerUsage is what one container uses.
+type ContainerUsage struct {
+	Name        string
+	Memory      int64 // working set, bytes
+	Layer, Logs int64 // writable layer and logs, bytes
+	LayerInodes int64
+	LogInodes   int64
+}
+
+// VolumeUsage is what an emptyDir holds.
+type VolumeUsage struct {
+	Name          string
+	Bytes, Inodes int64
+}
+
+// measure is what a pod uses of what a signal is about. Where images have a file
+// system of their own, writable layers count there and the rest on the node's.
+func (u *Usage) measure(s Signal, split bool) int64 {
+	switch s {
+	case MemoryAvailable:
+		return u.Memory
+	case PIDAvailable:
+		return u.Processes
+	case NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree:
+	}
+	onNode := s == NodeFsAvailable || s == NodeFsInodesFree
+	inodes := s.Resource() == "inodes"
+	total := int64(0)
+	count := func(bytes, pieces int64) {
+		if inodes {
+			total += pieces
+		} else {
+			total += bytes
+		}
+	}
+	for _, c := range u.Containers {
+		if !split || !onNode {
+			count(c.Layer, c.LayerInodes)
+		}
+		if !split || onNode {
+			count(c.Logs, c.LogInodes)
+		}
+	}
+	for _, v := range u.Volumes {
+		if !split || onNode {
+			count(v.Bytes, v.Inodes)
+		}
+	}
+	return total
+}
+
+// Rank orders the pods that may be evicted for a signal, who has to go first at
+// the front (L7.148). Critical pods never go.
+func Rank(s Signal, pods []Usage, split bool) []Usage {
+	type ranked struct {
+		Usage
+		over     bool // uses more than it asked for
+		priority int32
+		beyond   int64
+	}
+	var list []ranked
+	for _, u := range pods {
+		if resources.IsCritical(u.Pod) {
+			continue
+		}
+		r := ranked{Usage: u, beyond: u.measure(s, split)}
+		if u.Pod.Spec.Priority != nil {
+			r.priority = *u.Pod.Spec.Priority
+		}
+		if name := s.Resource(); name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+			q := resources.SpecRequests(u.Pod)[name]
+			r.beyond -= q.Value()
+			r.over = r.beyond > 0
+		}
+		list = append(list, r)
+	}
+	slices.SortStableFunc(list, func(a, b ranked) int {
+		if a.over != b.over {
+			if a.over {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.beyond, a.beyond))
+	})
+	out := make([]Usage, len(list))
+	for i := range list {
+		out[i] = list[i].Usage
+	}
+	return out
+}
+
+// Notice is why a pod is evicted, as its owner reads it.
+type Notice struct {
+	Message     string
+	Annotations map[string]string // of the event (L7.149)
+}
+
+// Explain says why a pod is evicted for a threshold (L7.150).
+func Explain(t Threshold, all []Observation, u Usage) Notice {
+	name := t.Signal.Resource()
+	message := fmt.Sprintf("The node was low on resource: %v. ", name)
+	if o, ok := find(all, t.Signal); ok {
+		message += fmt.Sprintf("Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name), quantity(o.Available, name))
+	}
+	var who, used []string
+	for i := range u.Containers {
+		c := &u.Containers[i]
+		var uses int64
+		switch name {
+		case corev1.ResourceMemory:
+			uses = c.Memory
+		case corev1.ResourceEphemeralStorage:
+			uses = c.Layer + c.Logs
+		default:
+			continue
+		}
+		request := requestOf(u.Pod, c.Name, name)
+		if uses <= request.Value() {
+			continue
+		}
+		message += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, quantity(uses, name), request.String(), name)
+		who, used = append(who, c.Name), append(used, quantity(uses, name))
+	}
+	return Notice{Message: message, Annotations: map[string]string{
+		"offending_containers": strings.Join(who, ","), "offending_containers_usage": strings.Join(used, ","), "starved_resource": string(name),
+	}}
+}
+
+func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) resource.Quantity {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == container {
+				return list[i].Resources.Requests[name]
+			}
+		}
+	}
+	return resource.Quantity{}
+}
+
+// quantity writes bytes with a binary suffix, pieces with a decimal one.
+func quantity(n int64, name corev1.ResourceName) string {
+	format := resource.DecimalSI
+	if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+		format = resource.BinarySI
+	}
+	return resource.NewQuantity(n, format).String()
+}
+
+// Grace is how long an evicted pod gets to end (L7.151).
+func Grace(t Threshold, maxGrace time.Duration) time.Duration {
+	if t.Grace == 0 {
+		return time.Second // L0.55
+	}
+	return maxGrace
+}

@@ -1,0 +1,45 @@
+package eviction
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ShutdownGroup is pods that end together when the machine goes down, and how
+// long they get (L7.155).
+type ShutdownGroup struct {
+	Priority int32 // the lowest one that belongs to it
+	Grace    time.Duration
+	Pods     []*corev1.Pod
+}
+
+// criticalPriority is where system-cluster-critical begins (L0.64).
+const criticalPriority = 2_000_000_000
+
+// ShutdownGroups says who ends when: ordinary pods first, with what the critical
+// ones leave of the total time. A group without pods or time is left out.
+func ShutdownGroups(pods []*corev1.Pod, total, critical time.Duration) []ShutdownGroup {
+	groups := []ShutdownGroup{{Priority: 0, Grace: total - critical}, {Priority: criticalPriority, Grace: critical}}
+	for _, pod := range pods {
+		priority := int32(0)
+		if pod.Spec.Priority != nil {
+			priority = *pod.Spec.Priority
+		}
+		i := 0
+		if priority >= criticalPriority {
+			i = 1
+		}
+		groups[i].Pods = append(groups[i].Pods, pod)
+	}
+	return slices.DeleteFunc(groups, func(g ShutdownGroup) bool { return len(g.Pods) == 0 })
+}
+
+// Within is a pod's own grace, cut to what its group gets.
+func (g *ShutdownGroup) Within(pod *corev1.Pod) time.Duration {
+	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
+		return min(time.Duration(*own)*time.Second, g.Grace)
+	}
+	return g.Grace
+}

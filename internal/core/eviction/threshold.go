@@ -1,0 +1,300 @@
+// Package eviction decides when a node is short of memory, disk or process ids,
+// and who has to go then: which pods (L7.L, L7.M), which images (L7.133). The
+// node agent measures and acts; nothing here reads a clock or the machine.
+package eviction
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Signal names what can run short (L7.145).
+type Signal string
+
+// The signals of a node. Writable layers of containers lie with the images, so
+// containerfs is imagefs.
+const (
+	MemoryAvailable   Signal = "memory.available"
+	NodeFsAvailable   Signal = "nodefs.available"
+	NodeFsInodesFree  Signal = "nodefs.inodesFree"
+	ImageFsAvailable  Signal = "imagefs.available"
+	ImageFsInodesFree Signal = "imagefs.inodesFree"
+	PIDAvailable      Signal = "pid.available"
+)
+
+func signals() []Signal {
+	return []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable}
+}
+
+// Condition is the pressure that a signal means for the node (L7.146).
+func (s Signal) Condition() corev1.NodeConditionType {
+	switch s {
+	case MemoryAvailable:
+		return corev1.NodeMemoryPressure
+	case PIDAvailable:
+		return corev1.NodePIDPressure
+	default:
+		return corev1.NodeDiskPressure
+	}
+}
+
+// Resource is the name of what is short, as messages have it (L7.149).
+func (s Signal) Resource() corev1.ResourceName {
+	switch s {
+	case MemoryAvailable:
+		return corev1.ResourceMemory
+	case PIDAvailable:
+		return "pids"
+	case NodeFsInodesFree, ImageFsInodesFree:
+		return "inodes"
+	default:
+		return corev1.ResourceEphemeralStorage
+	}
+}
+
+// Amount is a quantity or a share of the capacity.
+type Amount struct {
+	Quantity *resource.Quantity // nil: Share counts
+	Share    float64            // 0–1
+}
+
+// Of is the amount for a capacity, in bytes or pieces.
+func (a Amount) Of(capacity int64) int64 {
+	if a.Quantity != nil {
+		return a.Quantity.Value()
+	}
+	return int64(float64(capacity) * a.Share)
+}
+
+func (a Amount) isZero() bool { return a.Quantity == nil && a.Share == 0 }
+
+// Threshold is how little of something is too little.
+type Threshold struct {
+	Signal  Signal
+	Min     Amount
+	Grace   time.Duration // how long it may be hit before pods go; 0: a hard threshold
+	Reclaim Amount        // once hit, this much more than Min ends it
+}
+
+// Config is when and how pods are evicted.
+type Config struct {
+	Thresholds []Threshold
+	MaxGrace   time.Duration // of pods evicted by a soft threshold
+	Transition time.Duration // how long a pressure lasts at least after its last hit (L7.146)
+}
+
+// DefaultTransition is upstream's five minutes (L7.146).
+const DefaultTransition = 5 * time.Minute
+
+// DefaultHard is the hard thresholds of upstream (L7.145).
+func DefaultHard() map[string]string {
+	return map[string]string{
+		string(MemoryAvailable): "100Mi", string(NodeFsAvailable): "10%", string(NodeFsInodesFree): "5%",
+		string(ImageFsAvailable): "15%", string(ImageFsInodesFree): "5%",
+	}
+}
+
+// Settings are the thresholds as a user writes them: signals with a quantity or a
+// percentage. A nil Hard means DefaultHard.
+type Settings struct {
+	Hard, Soft, SoftGrace, MinReclaim map[string]string
+}
+
+// Parse checks the settings and makes thresholds of them, in the order of the signals.
+func Parse(s Settings) ([]Threshold, error) {
+	if s.Hard == nil {
+		s.Hard = DefaultHard()
+	}
+	var all []Threshold
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, given := range []map[string]string{s.Hard, s.Soft, s.SoftGrace, s.MinReclaim} {
+		for _, name := range slices.Sorted(maps.Keys(given)) {
+			if !slices.Contains(signals(), Signal(name)) {
+				fail("%q is no signal; there are %s", name, join(signals()))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.SoftGrace)) {
+		if _, ok := s.Soft[name]; !ok {
+			fail("a grace period for %s needs a soft threshold for it", name)
+		}
+	}
+	for _, signal := range signals() {
+		var reclaim Amount
+		if text, ok := s.MinReclaim[string(signal)]; ok {
+			var err error
+			if reclaim, err = parseAmount(text); err != nil {
+				fail("minimum reclaim of %s: %w", signal, err)
+			}
+		}
+		for _, soft := range []bool{false, true} {
+			t := Threshold{Signal: signal, Reclaim: reclaim}
+			given := s.Hard
+			if soft {
+				given = s.Soft
+			}
+			text, ok := given[string(signal)]
+			if !ok {
+				continue
+			}
+			var err error
+			if t.Min, err = parseAmount(text); err != nil {
+				fail("threshold of %s: %w", signal, err)
+			}
+			if soft {
+				if t.Grace, err = time.ParseDuration(s.SoftGrace[string(signal)]); err != nil || t.Grace <= 0 {
+					fail("the soft threshold of %s needs a grace period such as 1m30s", signal)
+				}
+			}
+			if !t.Min.isZero() { // 0% and 100% switch a threshold off
+				all = append(all, t)
+			}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+func join(list []Signal) string {
+	names := make([]string, len(list))
+	for i, s := range list {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
+
+// parseAmount reads "100Mi" or "10%"; 0% and 100% are nothing.
+func parseAmount(text string) (Amount, error) {
+	if number, ok := strings.CutSuffix(text, "%"); ok {
+		share, err := strconv.ParseFloat(number, 64)
+		if err != nil || share < 0 || share > 100 {
+			return Amount{}, fmt.Errorf("%q is no percentage from 0%% to 100%%", text)
+		}
+		if share == 100 {
+			share = 0
+		}
+		return Amount{Share: share / 100}, nil
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Sign() < 0 {
+		return Amount{}, fmt.Errorf("%q is no quantity such as 100Mi and no percentage", text)
+	}
+	return Amount{Quantity: &q}, nil
+}
+
+// Observation is how much there is of something.
+type Observation struct {
+	Signal              Signal
+	Available, Capacity int64 // bytes or pieces
+}
+
+func find(all []Observation, s Signal) (Observation, bool) {
+	i := slices.IndexFunc(all, func(o Observation) bool { return o.Signal == s })
+	if i < 0 || all[i].Capacity <= 0 { // some file systems count no inodes
+		return Observation{}, false
+	}
+	return all[i], true
+}
+
+// State is what is remembered between two looks. The zero value knows nothing.
+type State struct {
+	met  []met
+	seen []pressed
+}
+
+// met is a threshold that is hit and was not left since.
+type met struct {
+	of    Threshold
+	since time.Time
+}
+
+// pressed is a pressure and when it was seen last.
+type pressed struct {
+	kind corev1.NodeConditionType
+	last time.Time
+}
+
+// Verdict is what a look means.
+type Verdict struct {
+	Pressures []corev1.NodeConditionType // in force now
+	Due       []Threshold                // thresholds that pods have to go for; the first one first
+	Wake      time.Time                  // when a soft threshold becomes due, unless it is left before; zero: none
+}
+
+// Look takes in a look at the node (L7.146, L7.147).
+func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) {
+	var next State
+	var v Verdict
+	for _, t := range c.Thresholds {
+		since := now
+		i := slices.IndexFunc(s.met, func(m met) bool { return m.of.Signal == t.Signal && m.of.Grace == t.Grace })
+		if i >= 0 {
+			since = s.met[i].since
+		}
+		if !Hit(t, all, i >= 0) {
+			continue
+		}
+		next.met = append(next.met, met{of: t, since: since})
+		next.press(t.Signal.Condition(), now)
+		if due := since.Add(t.Grace); !now.Before(due) {
+			v.Due = append(v.Due, t)
+		} else if v.Wake.IsZero() || due.Before(v.Wake) {
+			v.Wake = due
+		}
+	}
+	for _, p := range s.seen {
+		if now.Sub(p.last) < c.Transition {
+			next.press(p.kind, p.last)
+		}
+	}
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if slices.ContainsFunc(next.seen, func(p pressed) bool { return p.kind == kind }) {
+			v.Pressures = append(v.Pressures, kind)
+		}
+	}
+	// Memory first, hard thresholds before soft ones (L7.147).
+	slices.SortStableFunc(v.Due, func(a, b Threshold) int {
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Grace, b.Grace))
+	})
+	return next, v
+}
+
+func order(t Threshold) int {
+	if t.Signal == MemoryAvailable {
+		return 0
+	}
+	return 1
+}
+
+func (s *State) press(kind corev1.NodeConditionType, at time.Time) {
+	i := slices.IndexFunc(s.seen, func(p pressed) bool { return p.kind == kind })
+	switch {
+	case i < 0:
+		s.seen = append(s.seen, pressed{kind, at})
+	case at.After(s.seen[i].last):
+		s.seen[i].last = at
+	}
+}
+
+// Hit says whether a threshold is hit; one that was hit before ends only when its
+// minimum reclaim is there, too.
+func Hit(t Threshold, all []Observation, before bool) bool {
+	o, ok := find(all, t.Signal)
+	if !ok {
+		return false
+	}
+	limit := t.Min.Of(o.Capacity)
+	if before {
+		limit += t.Reclaim.Of(o.Capacity)
+	}
+	return o.Available < limit
+}

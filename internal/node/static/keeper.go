@@ -1,0 +1,413 @@
+package static
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/resources"
+	"carob/internal/node/pods"
+)
+
+// KeeperConfig is what a Keeper works with. All fields are required.
+type KeeperConfig struct {
+	Client corev1client.PodsGetter
+	Node   func() *corev1.Node // as registered; nil before
+	Status pods.StatusWriter   // of the pods that the API server has
+	// Start has the node agent run a static pod, or take in a newer version of it.
+	Start func(*corev1.Pod)
+	// Stop ends one whose manifest is gone.
+	Stop func(types.UID)
+}
+
+// Keeper runs the static pods that are wanted and keeps a mirror of each in the
+// API server. For the owners of pods it is the StatusWriter: the status of a
+// static pod goes to its mirror, all others pass through.
+//
+//	wanted ──none of its name runs──▶ running ──not wanted──▶ ending ──Forget──▶ (gone, its mirror too)
+//
+// Its methods may be called from any goroutine; only Run acts.
+type Keeper struct {
+	cfg     KeeperConfig
+	wake    chan struct{} // capacity 1
+	settled chan struct{} // closed when the pods of the first manifests were started
+
+	mu      sync.Mutex
+	read    bool // the manifests were read once
+	listed  bool // the API server has told which mirrors there are
+	statics map[types.UID]*static
+	mirrors map[types.NamespacedName]*corev1.Pod // newest version seen
+}
+
+// static is one static pod; guarded by Keeper.mu.
+type static struct {
+	pod      *corev1.Pod
+	wanted   bool
+	started  bool
+	stopping bool
+	status   *corev1.PodStatus // newest one; nil: nothing to say yet
+	retry    retry             // of the work on its mirror
+}
+
+// retry spaces the tries of something that fails.
+type retry struct {
+	tries int
+	at    time.Time
+}
+
+const (
+	retryFirst = 500 * time.Millisecond
+	retryMax   = 10 * time.Second
+	// patience is how long static pods wait for the API server: with the status that
+	// their mirrors show a restart of the agent is invisible, but they must run without.
+	patience = 10 * time.Second
+)
+
+var _ pods.StatusWriter = (*Keeper)(nil)
+
+// NewKeeper returns a Keeper; nothing happens before Run.
+func NewKeeper(cfg KeeperConfig) *Keeper {
+	return &Keeper{
+		cfg: cfg, wake: make(chan struct{}, 1), settled: make(chan struct{}),
+		statics: map[types.UID]*static{}, mirrors: map[types.NamespacedName]*corev1.Pod{},
+	}
+}
+
+// Settled is closed when the pods of the first manifests were handed to Start.
+func (k *Keeper) Settled() <-chan struct{} { return k.settled }
+
+// IsMirror tells the API server's copy of a static pod.
+func IsMirror(pod *corev1.Pod) bool {
+	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return ok
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+func (k *Keeper) nudge() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wanted says which static pods there should be.
+func (k *Keeper) Wanted(all []*corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	here := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
+		here[pod.UID] = true
+		s := k.statics[pod.UID]
+		if s == nil {
+			s = &static{pod: pod}
+			k.statics[pod.UID] = s
+		}
+		s.wanted = true
+	}
+	for uid, s := range k.statics {
+		if s.wanted = here[uid]; !s.wanted && !s.started {
+			delete(k.statics, uid)
+		}
+	}
+	k.read = true
+	k.nudge()
+}
+
+// Mirrors says which mirrors the API server has.
+func (k *Keeper) Mirrors(all []*corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was := k.mirrors
+	k.mirrors = make(map[types.NamespacedName]*corev1.Pod, len(all))
+	for _, mirror := range all {
+		k.see(mirror)
+	}
+	for name, mirror := range was {
+		if now := k.mirrors[name]; now == nil || now.UID != mirror.UID {
+			k.cfg.Status.Forget(mirror.UID)
+		}
+	}
+	k.listed = true
+	k.nudge()
+}
+
+// SeenMirror brings a newer version of a mirror.
+func (k *Keeper) SeenMirror(mirror *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.see(mirror)
+	k.nudge()
+}
+
+// GoneMirror says that a mirror left the API server.
+func (k *Keeper) GoneMirror(mirror *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now := k.mirrors[nameOf(mirror)]; now != nil && now.UID == mirror.UID {
+		delete(k.mirrors, nameOf(mirror))
+	}
+	k.cfg.Status.Forget(mirror.UID)
+	k.nudge()
+}
+
+// see takes a mirror in and gives it the status of its pod, with k.mu held.
+func (k *Keeper) see(mirror *corev1.Pod) {
+	old := k.mirrors[nameOf(mirror)]
+	k.mirrors[nameOf(mirror)] = mirror
+	k.cfg.Status.Seen(mirror)
+	if old == nil || old.UID != mirror.UID {
+		if s := k.statics[types.UID(mirror.Annotations[corev1.MirrorPodAnnotationKey])]; s != nil && s.status != nil {
+			k.cfg.Status.Set(mirror, s.status)
+		}
+	}
+}
+
+// Set implements pods.StatusWriter.
+func (k *Keeper) Set(pod *corev1.Pod, status *corev1.PodStatus) {
+	if !resources.IsStatic(pod) {
+		k.cfg.Status.Set(pod, status)
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.statics[pod.UID]
+	if s == nil {
+		return // of an earlier agent, and not wanted any more
+	}
+	s.status = status
+	if mirror := k.mirrors[nameOf(pod)]; mirror != nil && mirrors(mirror, pod) {
+		k.cfg.Status.Set(mirror, status)
+	}
+}
+
+// Seen implements pods.StatusWriter.
+func (k *Keeper) Seen(pod *corev1.Pod) {
+	if !resources.IsStatic(pod) {
+		k.cfg.Status.Seen(pod)
+	}
+}
+
+// Forget implements pods.StatusWriter: nothing of the pod is left on the node.
+func (k *Keeper) Forget(uid types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.statics[uid]
+	switch {
+	case s == nil:
+		k.cfg.Status.Forget(uid)
+		return
+	case s.wanted: // its manifest came back while it ended
+		k.statics[uid] = &static{pod: s.pod, wanted: true}
+	default:
+		delete(k.statics, uid)
+	}
+	k.nudge()
+}
+
+// mirrors says whether a mirror shows this very pod.
+func mirrors(mirror, pod *corev1.Pod) bool {
+	return mirror.Annotations[corev1.MirrorPodAnnotationKey] == pod.Annotations[annotationHash]
+}
+
+// Run starts and stops static pods and makes and removes mirrors until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	begin := time.Now()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	settled := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		case <-timer.C:
+		}
+		now := time.Now()
+		k.mu.Lock()
+		ready := k.read && (k.listed || now.Sub(begin) >= patience)
+		k.mu.Unlock()
+		if !ready {
+			timer.Reset(max(patience-now.Sub(begin), retryFirst))
+			continue
+		}
+		k.run()
+		if !settled {
+			settled = true
+			close(k.settled)
+		}
+		if next := k.mirror(ctx, now); !next.IsZero() {
+			timer.Reset(max(time.Until(next), time.Millisecond))
+		}
+	}
+}
+
+// run starts and stops static pods. Of two with one name the second waits until
+// nothing of the first is left (L7.112).
+func (k *Keeper) run() {
+	var start []*corev1.Pod
+	var stop []types.UID
+	k.mu.Lock()
+	taken := map[types.NamespacedName]bool{}
+	for _, s := range k.statics {
+		if s.started {
+			taken[nameOf(s.pod)] = true
+		}
+	}
+	for uid, s := range k.statics {
+		switch {
+		case s.wanted && !s.started && !taken[nameOf(s.pod)]:
+			s.started, taken[nameOf(s.pod)] = true, true
+			start = append(start, k.known(s))
+		case !s.wanted && s.started && !s.stopping:
+			s.stopping = true
+			stop = append(stop, uid)
+		}
+	}
+	k.mu.Unlock()
+	for _, uid := range stop {
+		k.cfg.Stop(uid)
+	}
+	for _, pod := range start {
+		k.cfg.Start(pod)
+	}
+}
+
+// known is the pod with the status that its mirror shows, which is what an
+// earlier agent knew of it.
+func (k *Keeper) known(s *static) *corev1.Pod {
+	mirror := k.mirrors[nameOf(s.pod)]
+	if mirror == nil || !mirrors(mirror, s.pod) {
+		return s.pod
+	}
+	pod := *s.pod
+	pod.Status = *mirror.Status.DeepCopy()
+	return &pod
+}
+
+// task is one call about a mirror.
+type task struct {
+	of     *static // nil: the mirror of a pod that is not wanted
+	create *corev1.Pod
+	remove *corev1.Pod
+}
+
+// mirror makes missing mirrors and removes wrong ones (L7.113, L7.114). It says when
+// to try again; zero: when something changes.
+func (k *Keeper) mirror(ctx context.Context, now time.Time) (next time.Time) {
+	for _, t := range k.tasks(now, &next) {
+		err := k.do(ctx, t)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return time.Time{}
+		default:
+			klog.FromContext(ctx).Info("The mirror of a static pod can't be brought up to date, it is tried again", "err", err)
+		}
+		k.mu.Lock()
+		at := now.Add(retryMax)
+		if t.of != nil {
+			if t.of.retry.tries++; err == nil {
+				t.of.retry = retry{tries: 1}
+			}
+			// A call that succeeded is repeated too, should the watch never tell of it.
+			t.of.retry.at = now.Add(min(retryFirst<<min(t.of.retry.tries, 8), retryMax))
+			at = t.of.retry.at
+		}
+		k.mu.Unlock()
+		next = earlier(next, at)
+	}
+	return next
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// tasks is what is due now; next is moved to the earliest thing that is not.
+func (k *Keeper) tasks(now time.Time, next *time.Time) []task {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.listed {
+		return nil
+	}
+	var due []task
+	owned := map[types.NamespacedName]bool{}
+	for _, s := range k.statics {
+		if !s.started {
+			continue
+		}
+		owned[nameOf(s.pod)] = true
+		mirror := k.mirrors[nameOf(s.pod)]
+		fits := mirror != nil && mirror.DeletionTimestamp == nil && mirrors(mirror, s.pod)
+		switch {
+		case !s.wanted || s.stopping:
+			continue
+		case fits:
+			s.retry = retry{}
+			continue
+		case now.Before(s.retry.at):
+			*next = earlier(*next, s.retry.at)
+			continue
+		}
+		if mirror != nil {
+			due = append(due, task{of: s, remove: mirror})
+			continue
+		}
+		if node := k.cfg.Node(); node != nil && node.DeletionTimestamp == nil {
+			due = append(due, task{of: s, create: mirrorOf(s.pod, node)})
+		} else {
+			*next = earlier(*next, now.Add(retryMax))
+		}
+	}
+	for name, mirror := range k.mirrors {
+		if !owned[name] {
+			due = append(due, task{remove: mirror})
+		}
+	}
+	return due
+}
+
+// mirrorOf is the copy that the API server gets.
+func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
+	m := pod.DeepCopy()
+	m.UID, m.Generation = "", 0
+	m.Annotations[corev1.MirrorPodAnnotationKey] = pod.Annotations[annotationHash]
+	yes := true
+	m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &yes}}
+	return m
+}
+
+func (k *Keeper) do(ctx context.Context, t task) error {
+	if t.create != nil {
+		_, err := k.cfg.Client.Pods(t.create.Namespace).Create(ctx, t.create, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create the mirror of static pod %s: the name belongs to another pod", nameOf(t.create))
+		}
+		if err != nil {
+			return fmt.Errorf("create the mirror of static pod %s: %w", nameOf(t.create), err)
+		}
+		return nil
+	}
+	now := int64(0)
+	err := k.cfg.Client.Pods(t.remove.Namespace).Delete(ctx, t.remove.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(t.remove.UID)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the mirror %s: %w", nameOf(t.remove), err)
+	}
+	return nil
+}

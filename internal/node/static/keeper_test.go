@@ -1,0 +1,237 @@
+package static
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// world is a Keeper with an API server, the writer of statuses and the owner of
+// pods beside it, each a list of what it was told.
+type world struct {
+	corev1client.PodInterface // calls that no test makes panic
+	*Keeper
+
+	mu   sync.Mutex
+	n    int
+	pods map[string]*corev1.Pod // of the API server
+	down bool
+	log  []string
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *world) Pods(string) corev1client.PodInterface { return w }
+
+func (w *world) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
+	w.note("create %s of %s owner %s", pod.Name, pod.Annotations[corev1.MirrorPodAnnotationKey], pod.OwnerReferences[0].UID)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.down:
+		return nil, apierrors.NewServiceUnavailable("down")
+	case w.pods[pod.Name] != nil:
+		return nil, apierrors.NewAlreadyExists(corev1.Resource("pods"), pod.Name)
+	}
+	w.n++
+	pod = pod.DeepCopy()
+	pod.UID = types.UID(fmt.Sprintf("m%d", w.n))
+	w.pods[pod.Name] = pod
+	go w.SeenMirror(pod)
+	return pod, nil
+}
+
+func (w *world) Delete(_ context.Context, name string, o metav1.DeleteOptions) error {
+	w.note("delete %s uid %s grace %d", name, *o.Preconditions.UID, *o.GracePeriodSeconds)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pod := w.pods[name]; pod != nil {
+		delete(w.pods, name)
+		go w.GoneMirror(pod)
+	}
+	return nil
+}
+
+// writer is the world as the writer of statuses.
+type writer struct{ w *world }
+
+func (s writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
+	s.w.note("status %s %s", pod.UID, status.Phase)
+}
+func (s writer) Seen(*corev1.Pod)     {}
+func (s writer) Forget(uid types.UID) { s.w.note("forget %s", uid) }
+
+func newWorld(t *testing.T) *world {
+	w := &world{pods: map[string]*corev1.Pod{}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "nodeuid"}}
+	w.Keeper = NewKeeper(KeeperConfig{
+		Client: w, Node: func() *corev1.Node { return node }, Status: writer{w},
+		Start: func(pod *corev1.Pod) { w.note("start %s %s", pod.UID, pod.Status.Phase) },
+		Stop:  func(uid types.UID) { w.note("stop %s", uid) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+// expect waits until nothing moves and compares what happened since.
+func (w *world) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	got := w.log
+	w.log = nil
+	w.mu.Unlock()
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func staticPod(name, uid string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid), Generation: 1, Annotations: map[string]string{
+			annotationSource: sourceFile, annotationHash: uid,
+		}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func status(phase corev1.PodPhase) *corev1.PodStatus { return &corev1.PodStatus{Phase: phase} }
+
+// L7.113, L7.114
+func TestMirrorShowsItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Mirrors(nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t, "start h1 Pending", "create web of h1 owner nodeuid")
+		w.Set(staticPod("web", "h1"), status(corev1.PodRunning))
+		w.expect(t, "status m1 Running")
+
+		w.Wanted(nil)
+		w.expect(t, "stop h1") // the mirror stays while its pod ends
+		w.Forget("h1")
+		w.expect(t, "delete web uid m1 grace 0", "forget m1")
+	})
+}
+
+// L7.116
+func TestDeletedMirrorComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Mirrors(nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		synctest.Wait()
+		w.Set(staticPod("web", "h1"), status(corev1.PodRunning))
+		w.expect(t, "start h1 Pending", "create web of h1 owner nodeuid", "status m1 Running")
+		time.Sleep(time.Hour)
+
+		terminating := w.pods["web"].DeepCopy()
+		terminating.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		w.SeenMirror(terminating) // kubectl delete: the pod on the node goes on
+		w.expect(t, "delete web uid m1 grace 0", "forget m1")
+		time.Sleep(retryMax)
+		w.expect(t, "create web of h1 owner nodeuid", "status m2 Running")
+	})
+}
+
+// L7.112, L7.113
+func TestChangedManifestReplacesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Mirrors(nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t, "start h1 Pending", "create web of h1 owner nodeuid")
+		w.Wanted([]*corev1.Pod{staticPod("web", "h2")})
+		w.expect(t, "stop h1")
+		time.Sleep(time.Minute)
+		w.expect(t) // h1 has not ended yet
+		w.Forget("h1")
+		w.expect(t, "start h2 Pending", "delete web uid m1 grace 0", "forget m1")
+		time.Sleep(retryMax)
+		w.expect(t, "create web of h2 owner nodeuid")
+	})
+}
+
+func TestManifestThatComesBackWhileItsPodEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Mirrors(nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t, "start h1 Pending", "create web of h1 owner nodeuid")
+		w.Wanted(nil)
+		w.expect(t, "stop h1")
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t)
+		w.Forget("h1")
+		w.expect(t, "start h1 Pending")
+	})
+}
+
+// A restart of the agent is invisible: the pod goes on from what its mirror shows.
+func TestRestartTakesTheStatusOfTheMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		mirror := mirrorOf(staticPod("web", "h1"), &corev1.Node{})
+		mirror.UID, mirror.Status.Phase = "m9", corev1.PodRunning
+		orphan := mirrorOf(staticPod("old", "h0"), &corev1.Node{})
+		orphan.UID = "m8"
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t) // waits for the API server …
+		w.Mirrors([]*corev1.Pod{mirror, orphan})
+		w.expect(t, "start h1 Running", "delete old uid m8 grace 0")
+	})
+}
+
+// … but not for ever.
+func TestStaticPodsRunWithoutAnAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		time.Sleep(patience)
+		w.expect(t, "start h1 Pending")
+		w.Mirrors(nil)
+		w.expect(t, "create web of h1 owner nodeuid")
+	})
+}
+
+func TestMirrorIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.down = true
+		w.Mirrors(nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t, "start h1 Pending", "create web of h1 owner nodeuid")
+		w.mu.Lock()
+		w.down = false
+		w.mu.Unlock()
+		time.Sleep(retryMax)
+		w.expect(t, "create web of h1 owner nodeuid")
+	})
+}
+
+func TestOtherPodsPassThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Set(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, status(corev1.PodRunning))
+		w.Forget("u")
+		w.expect(t, "status u Running", "forget u")
+	})
+}

@@ -1,0 +1,173 @@
+// Package static brings the pods of a manifest directory into the node agent
+// (L7.I) and keeps their copies in the API server, the mirror pods.
+//
+// Source reads the directory and says which pods are wanted; Keeper has the node
+// agent run them, one after the other where two share a name, and publishes what
+// becomes of them to their mirrors. The agent drives both. A mirror never has a
+// say about its pod: deleting it changes nothing on the node.
+package static
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+)
+
+// Annotations of static pods (L0.63).
+const (
+	annotationSource = "kubernetes.io/config.source"
+	annotationHash   = "kubernetes.io/config.hash"
+	annotationSeen   = "kubernetes.io/config.seen"
+	sourceFile       = "file"
+)
+
+// maxManifest bounds what is read of one file.
+const maxManifest = 10 << 20
+
+// decode makes a static pod of a manifest in YAML or JSON (L7.110, L7.111). Its
+// UID is a hash of what the manifest says, so another content is another pod.
+// complete fills in defaults and says what is wrong with the pod.
+func decode(text []byte, path, node string, complete func(*corev1.Pod) error, now time.Time) (*corev1.Pod, error) {
+	if len(text) > maxManifest {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxManifest)
+	}
+	doc, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)
+	}
+	pod := &corev1.Pod{}
+	strict := json.NewDecoder(bytes.NewReader(doc))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(pod); err != nil {
+		return nil, fmt.Errorf("decode the pod: %w", err)
+	}
+	switch {
+	case pod.APIVersion != "v1" || pod.Kind != "Pod":
+		return nil, fmt.Errorf("it holds apiVersion %q, kind %q instead of a v1 Pod", pod.APIVersion, pod.Kind)
+	case pod.Name == "":
+		return nil, errors.New("the pod has no name")
+	}
+	if pod.UID, err = hashOf(pod, path, node); err != nil {
+		return nil, err
+	}
+	pod.Name += "-" + strings.ToLower(node)
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	delete(pod.Annotations, corev1.MirrorPodAnnotationKey)
+	pod.Annotations[annotationSource] = sourceFile
+	pod.Annotations[annotationHash] = string(pod.UID)
+	pod.Annotations[annotationSeen] = now.Format(time.RFC3339Nano)
+	pod.Generation = 1 // as the mirror will have: it never changes
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+	pod.Spec.NodeName = node
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	if err := complete(pod); err != nil {
+		return nil, fmt.Errorf("invalid pod: %w", err)
+	}
+	if kind := apiReference(&pod.Spec); kind != "" {
+		return nil, fmt.Errorf("static pods may not reference %s", kind)
+	}
+	return pod, nil
+}
+
+// hashOf is 128 bits of what the manifest says, on which node and from which file.
+func hashOf(pod *corev1.Pod, path, node string) (types.UID, error) {
+	text, err := json.Marshal(pod)
+	if err != nil {
+		return "", fmt.Errorf("hash the pod: %w", err)
+	}
+	h := fnv.New128a()
+	_, _ = fmt.Fprintf(h, "%shost:%sfile:%s", text, node, path)
+	return types.UID(hex.EncodeToString(h.Sum(nil))), nil
+}
+
+// apiReference names the first kind of API object that the pod needs, which a pod
+// that must run without an API server can't (L7.111); empty: none.
+func apiReference(s *corev1.PodSpec) string {
+	switch {
+	case s.ServiceAccountName != "":
+		return "serviceaccounts"
+	case len(s.ImagePullSecrets) > 0:
+		return "secrets"
+	case len(s.ResourceClaims) > 0:
+		return "resourceclaims"
+	}
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			for _, from := range list[i].EnvFrom {
+				switch {
+				case from.SecretRef != nil:
+					return "secrets"
+				case from.ConfigMapRef != nil:
+					return "configmaps"
+				}
+			}
+			for _, e := range list[i].Env {
+				switch from := e.ValueFrom; {
+				case from == nil:
+				case from.SecretKeyRef != nil:
+					return "secrets"
+				case from.ConfigMapKeyRef != nil:
+					return "configmaps"
+				}
+			}
+		}
+	}
+	for i := range s.Volumes {
+		if kind := volumeReference(&s.Volumes[i]); kind != "" {
+			return kind
+		}
+	}
+	return ""
+}
+
+func volumeReference(v *corev1.Volume) string {
+	switch {
+	case v.ConfigMap != nil:
+		return "configmaps (via configmap volumes)"
+	case v.Secret != nil:
+		return "secrets (via secret volumes)"
+	case v.CSI != nil:
+		return "csidrivers (via CSI volumes)"
+	case v.Glusterfs != nil:
+		return "endpoints (via glusterFS volumes)"
+	case v.PersistentVolumeClaim != nil:
+		return "persistentvolumeclaims"
+	case v.Ephemeral != nil:
+		return "persistentvolumeclaims (via ephemeral volumes)"
+	case v.AzureFile != nil:
+		return "secrets (via azureFile volumes)"
+	case v.Projected == nil:
+		return ""
+	}
+	for _, s := range v.Projected.Sources {
+		switch {
+		case s.ConfigMap != nil:
+			return "configmaps (via projected volumes)"
+		case s.Secret != nil:
+			return "secrets (via projected volumes)"
+		case s.ServiceAccountToken != nil:
+			return "serviceaccounts (via projected volumes)"
+		case s.ClusterTrustBundle != nil:
+			return "clustertrustbundles"
+		case s.PodCertificate != nil:
+			return "podcertificates"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,245 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// SourceConfig says where manifests are and who wants to know.
+type SourceConfig struct {
+	Path string // a directory of manifests, or one file
+	Node string // name of the node
+	// Complete fills in the defaults of a pod and says what is wrong with it.
+	Complete func(*corev1.Pod) error
+	// Wanted gets all pods that the manifests ask for, after each change.
+	Wanted func([]*corev1.Pod)
+}
+
+// Source turns manifest files into pods. The kernel tells of changes; Poke is the
+// net under that.
+type Source struct {
+	cfg   SourceConfig
+	poke  chan struct{} // capacity 1
+	files map[string]*file
+	told  bool // Wanted was called
+}
+
+// file is one manifest as it was read last.
+type file struct {
+	size    int64
+	changed time.Time
+	inode   uint64
+	pod     *corev1.Pod // the last good one; nil: there was none
+	problem string      // already told
+}
+
+// settleTime lets who writes a manifest finish it.
+const settleTime = 100 * time.Millisecond
+
+// NewSource returns a Source; nothing is read before Run.
+func NewSource(cfg SourceConfig) *Source {
+	return &Source{cfg: cfg, poke: make(chan struct{}, 1), files: map[string]*file{}}
+}
+
+// Poke has the directory looked at again. It never blocks.
+func (s *Source) Poke() {
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Run reads the manifests and follows their changes until ctx ends.
+func (s *Source) Run(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the pod manifests: %w", err)
+	}
+	defer w.Close()
+	dir := s.cfg.Path
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		dir = filepath.Dir(dir)
+	}
+	log := klog.FromContext(ctx)
+	watched := false
+	watch := func() {
+		if !watched { // a directory that was removed and made again needs a new watch
+			watched = w.Add(dir) == nil
+		}
+	}
+	watch()
+	if err := s.look(ctx); err != nil { // going on without would end the pods that run
+		return fmt.Errorf("list the pod manifests: %w", err)
+	}
+	settle := time.NewTimer(time.Hour)
+	settle.Stop()
+	defer settle.Stop()
+	for {
+		planned := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev := <-w.Events:
+			planned = true
+			if ev.Name == dir && ev.Has(fsnotify.Remove|fsnotify.Rename) {
+				watched = false
+			}
+			if !hidden(ev.Name) {
+				settle.Reset(settleTime)
+			}
+		case err := <-w.Errors:
+			planned = true
+			log.V(2).Info("Watching the pod manifests", "err", err)
+			settle.Reset(settleTime)
+		case <-settle.C:
+		case <-s.poke:
+		}
+		if !planned {
+			watch()
+			if err := s.look(ctx); err != nil {
+				log.Error(err, "Pod manifests can't be listed, static pods stay as they are")
+			}
+		}
+	}
+}
+
+func hidden(path string) bool { return strings.HasPrefix(filepath.Base(path), ".") }
+
+// look reads what changed, and tells when that changes what is wanted.
+func (s *Source) look(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	paths, err := s.list()
+	if err != nil {
+		return err
+	}
+	news := !s.told
+	for path := range s.files {
+		if !slices.Contains(paths, path) {
+			news = news || s.files[path].pod != nil
+			delete(s.files, path)
+		}
+	}
+	for _, path := range paths {
+		news = s.read(log, path) || news
+	}
+	if news {
+		s.told = true
+		s.cfg.Wanted(s.wanted(log, paths))
+	}
+	return nil
+}
+
+// list is the manifests there are, in their order; a missing directory has none.
+func (s *Source) list() ([]string, error) {
+	info, err := os.Stat(s.cfg.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return []string{s.cfg.Path}, nil
+	}
+	entries, err := os.ReadDir(s.cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		path := filepath.Join(s.cfg.Path, e.Name())
+		if hidden(path) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() { // follows links
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+// read takes a manifest in when it changed and tells whether its pod did. A bad
+// manifest is told of once and leaves the pod as it was.
+func (s *Source) read(log klog.Logger, path string) bool {
+	f := s.files[path]
+	if f == nil {
+		f = &file{}
+		s.files[path] = f
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return false // removed this moment: the next event finds out
+	}
+	if info.Size() == f.size && info.ModTime().Equal(f.changed) && inode(info) == f.inode && f.problem == "" {
+		return false
+	}
+	f.size, f.changed, f.inode = info.Size(), info.ModTime(), inode(info)
+	pod, err := s.decode(path)
+	if err != nil {
+		if f.problem != err.Error() {
+			f.problem = err.Error()
+			log.Error(err, "A pod manifest can't be used; its pod stays as it was", "file", path)
+		}
+		return false
+	}
+	f.problem = ""
+	if f.pod != nil && f.pod.UID == pod.UID {
+		return false
+	}
+	f.pod = pod
+	return true
+}
+
+func (s *Source) decode(path string) (*corev1.Pod, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err != nil {
+		return nil, err
+	}
+	return decode(text, path, s.cfg.Node, s.cfg.Complete, time.Now())
+}
+
+// wanted is the pods of all manifests; of two with one name the first file counts (L3.3).
+func (s *Source) wanted(log klog.Logger, paths []string) []*corev1.Pod {
+	var pods []*corev1.Pod
+	taken := map[types.NamespacedName]string{}
+	for _, path := range paths {
+		pod := s.files[path].pod
+		if pod == nil {
+			continue
+		}
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if other, ok := taken[name]; ok {
+			log.Error(nil, "Two manifests have a pod of the same name; the second is ignored", "pod", name, "used", other, "ignored", path)
+			continue
+		}
+		taken[name] = path
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// inode tells a file that took the place of another from that one.
+func inode(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
+}
