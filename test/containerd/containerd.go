@@ -28,6 +28,8 @@ type Daemon struct {
 	Endpoint string // unix://…
 	dir      string
 	bridge   string
+	programs string
+	join     []string
 	cmd      *exec.Cmd
 }
 
@@ -43,10 +45,14 @@ state = "%[1]s/state"
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "%[3]s"
     conf_dir = "%[1]s/cni"
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = "%[2]s"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "%[4]s"
 [plugins."io.containerd.internal.v1.opt"]
   path = "%[1]s/opt"
 `
@@ -57,34 +63,62 @@ const conflist = `{"cniVersion":"1.0.0","name":"%[1]s","plugins":[
  {"type":"portmap","capabilities":{"portMappings":true},"backend":"iptables"}]}
 `
 
-// Start runs containerd in a new directory below dir (short: it holds sockets)
-// with a pod network of its own, and imports the archives. bridge has at most 15 bytes.
+// Options say which containerd and how.
+type Options struct {
+	Dir            string // a new directory is made below it (short: it holds sockets)
+	Bridge, Subnet string // its pod network; Bridge has at most 15 bytes
+	RegistryConfig string // hosts.toml layout, may be empty
+	// Programs is a directory with containerd, containerd-shim-runc-v2, ctr and
+	// cni/; empty for Debian's. OCIRuntime is the path or name of runc or crun.
+	Programs, OCIRuntime string
+	// Join are cgroup.procs files that the daemon's process joins.
+	Join []string
+}
+
+// Start runs Debian's containerd and runc in a new directory below dir with a pod
+// network of its own, and imports the archives.
 func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, archives ...string) (*Daemon, error) {
-	for _, p := range []string{"containerd", "runc", "ctr", "/usr/lib/cni/bridge"} {
+	return StartWith(ctx, Options{Dir: dir, Bridge: bridge, Subnet: subnet, RegistryConfig: registryConfig}, archives...)
+}
+
+// StartWith is Start with a choice.
+func StartWith(ctx context.Context, o Options, archives ...string) (*Daemon, error) {
+	if o.OCIRuntime == "" {
+		o.OCIRuntime = "runc"
+	}
+	d := &Daemon{bridge: o.Bridge, programs: o.Programs, join: o.Join}
+	cni := "/usr/lib/cni"
+	if o.Programs != "" {
+		cni = filepath.Join(o.Programs, "cni")
+	}
+	for _, p := range []string{d.program("containerd"), o.OCIRuntime, d.program("ctr"), cni + "/bridge"} {
 		if _, err := exec.LookPath(p); err != nil {
 			return nil, fmt.Errorf("%s: %w", p, ErrNotInstalled)
 		}
 	}
-	dir, err := os.MkdirTemp(dir, "ctrd-")
+	oci, err := exec.LookPath(o.OCIRuntime)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{Endpoint: "unix://" + dir + "/c.sock", dir: dir, bridge: bridge}
-	network := fmt.Sprintf(conflist, bridge, dir, subnet)
+	if d.dir, err = os.MkdirTemp(o.Dir, "ctrd-"); err != nil {
+		return nil, err
+	}
+	d.Endpoint = "unix://" + d.dir + "/c.sock"
+	network := fmt.Sprintf(conflist, o.Bridge, d.dir, o.Subnet)
 	if _, err := exec.LookPath("iptables"); err != nil {
 		// Without iptables the portmap plugin can't work: leave it out.
 		head, _, _ := strings.Cut(network, ",\n {\"type\":\"portmap\"")
 		network = head + "]}\n"
 	}
-	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, dir, registryConfig), "cni/10-net.conflist": network} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, d.dir, o.RegistryConfig, cni, oci), "cni/10-net.conflist": network} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(d.dir, name)), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
-	if err := d.run(ctx); err != nil {
+	if err := d.Run(ctx); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	for _, a := range archives {
@@ -95,20 +129,46 @@ func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, arch
 	return d, nil
 }
 
-// run starts the daemon's process and waits until it answers.
-func (d *Daemon) run(ctx context.Context) error {
+func (d *Daemon) program(name string) string {
+	if d.programs == "" {
+		return name
+	}
+	return filepath.Join(d.programs, name)
+}
+
+// Run starts the daemon's process and waits until it answers.
+func (d *Daemon) Run(ctx context.Context) error {
+	if err := d.Launch(); err != nil {
+		return err
+	}
+	return d.ready(ctx)
+}
+
+// Launch starts the daemon's process.
+func (d *Daemon) Launch() error {
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	d.cmd = exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
+	script := "for f; do echo 0 >$f || exit 1; done; exec " + d.program("containerd") + " --config " + filepath.Join(d.dir, "config.toml")
+	d.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, d.join...)...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.Env = os.Environ()
+	if d.programs != "" {
+		d.cmd.Env = append(d.cmd.Env, "PATH="+d.programs+":"+os.Getenv("PATH"))
+	}
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := d.cmd.Start(); err != nil {
+	return d.cmd.Start()
+}
+
+// Kill ends the daemon as a crash would; containers go on.
+func (d *Daemon) Kill() error {
+	if err := d.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	return d.ready(ctx)
+	_ = d.cmd.Wait() // killed
+	return nil
 }
 
 // Restart ends the daemon and starts it again; containers go on.
@@ -117,12 +177,12 @@ func (d *Daemon) Restart(ctx context.Context) error {
 		return err
 	}
 	_ = d.cmd.Wait() // ended by our signal
-	return d.run(ctx)
+	return d.Run(ctx)
 }
 
 func (d *Daemon) ctr(ctx context.Context, args ...string) ([]byte, error) {
 	args = append([]string{"--address", strings.TrimPrefix(d.Endpoint, "unix://"), "--namespace", "k8s.io"}, args...)
-	return exec.CommandContext(ctx, "ctr", args...).CombinedOutput()
+	return exec.CommandContext(ctx, d.program("ctr"), args...).CombinedOutput()
 }
 
 // ready asks until CRI answers; the daemon has no other sign of readiness.
@@ -146,6 +206,9 @@ func (d *Daemon) ready(ctx context.Context) error {
 		}
 	}
 }
+
+// Socket is the path of the daemon's socket.
+func (d *Daemon) Socket() string { return strings.TrimPrefix(d.Endpoint, "unix://") }
 
 // PID is the daemon's process.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }

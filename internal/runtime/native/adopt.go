@@ -123,7 +123,7 @@ func (r *Runtime) adoptContainer(c *container, alive bool) error {
 		close(c.started)
 	case c.rec.StartedAt == 0 && !alive && !ended:
 		// created, or its start never reached the monitor: it can be started
-		return r.groups.remove(c.rec.Cgroup)
+		return r.groups.end(c.rec.Cgroup)
 	case c.rec.StartedAt == 0:
 		// We died between its start and the record of it. Nobody was told
 		// that it runs, so it counts as a start that failed.

@@ -192,22 +192,44 @@ func parentGroup(group string) string {
 func (c *cgroups) remove(group string) error {
 	var errs []error
 	for i := range c.tree {
-		if err := removeGroup(c.tree[i].mount + group); err != nil {
+		if err := removeGroup(c.tree[i].mount+group, false); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeGroup(dir string) error {
+// end removes a group with all that runs in it. A helper whose monitor died may
+// still be on its way into the group, one hierarchy after the other: it is killed
+// where it is found, and once the group is gone it can't join any more and fails.
+func (c *cgroups) end(group string) error {
+	var errs []error
+	for i := range c.tree {
+		if err := removeGroup(c.tree[i].mount+group, true); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeGroup(dir string, kill bool) error {
+	patience := 200 * time.Millisecond
+	if kill {
+		patience = time.Second
+	}
 	// The last process leaves its group a moment after it was reaped.
 	for wait := 100 * time.Microsecond; ; wait *= 2 {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
 		}
-		if !errors.Is(err, unix.EBUSY) || wait > 200*time.Millisecond {
+		if !errors.Is(err, unix.EBUSY) || wait > patience {
 			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+		if kill {
+			for _, pid := range pidsBelow(dir) {
+				_ = unix.Kill(pid, unix.SIGKILL) // may have ended
+			}
 		}
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -215,7 +237,7 @@ func removeGroup(dir string) error {
 		}
 		for _, e := range entries {
 			if e.IsDir() {
-				_ = removeGroup(dir + "/" + e.Name()) // if it stays, so does this one
+				_ = removeGroup(dir+"/"+e.Name(), kill) // if it stays, so does this one
 			}
 		}
 		time.Sleep(wait)

@@ -313,7 +313,7 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 		}
 	}
 	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.groups.remove(rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.groups.end(rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
@@ -344,7 +344,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
 		givenUp := errors.Is(err, context.Canceled)
 		if givenUp && pid == 0 {
-			return nil, coded(errors.Join(err, r.groups.remove(rec.Cgroup)))
+			return nil, coded(errors.Join(err, r.groups.end(rec.Cgroup)))
 		}
 		r.groups.killAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
@@ -523,8 +523,9 @@ func (r *Runtime) exited(c *container, e exitFile) {
 // finish records the end of a container, once.
 func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 	c.finished.Do(func() {
-		// The agent removes the pod's cgroup as soon as it sees the end.
-		if err := r.groups.remove(c.rec.Cgroup); err != nil {
+		// The agent removes the pod's cgroup as soon as it sees the end. What the
+		// container's first process left behind ends with it.
+		if err := r.groups.end(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
 		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail
