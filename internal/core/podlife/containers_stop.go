@@ -89,7 +89,7 @@ func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
 		running = true
 		m.stop(o, m.slot(o.Name), killing{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
 	}
-	m.advanceStops(m.s.Life != Syncing)
+	m.advanceStops(true)
 	return running
 }
 

@@ -22,7 +22,10 @@ import (
 //
 //	pod                      a YAML manifest: creates or updates the pod
 //	down                     the same while the agent is down
-//	node KEY=VALUE…          network, backoff-max, image (present on the machine), image-error=IMAGE (the body says why)
+//	up                       the same, brought up quietly as far as it goes by itself, and watched
+//	watch                    from here on, also what kubectl get shows: READY, STATUS, RESTARTS
+//	again                    another world, for another story
+//	node KEY=VALUE…          network, backoff-max, image (present on the machine), image-error=IMAGE, invalid-image=IMAGE (the body says why)
 //	ok KEY… [code=N] [ignored]  the actions end well, with their effect on the world; a resize without it when ignored
 //	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
 //	fail KEY [reason=R] [created] [permanent]   the body is the message
@@ -31,6 +34,7 @@ import (
 //	sandbox-dies             the newest sandbox is not ready any more
 //	advance DURATION         time passes; Step is called at each Wake
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
+//	refused, accepted        what admission says when the agent looks next
 //	crash [clock=D], reboot  the agent starts again with nothing but status and runtime; the clock was set back by D
 //	room                     another pod leaves the node
 //	resources                what the status says of resources, allocated and in force
@@ -66,15 +70,18 @@ type world struct {
 	state   State
 	flying  []Action
 	shown   []string // summary of the status last printed
+	watch   bool     // show what kubectl get shows
+	row     string   // as it was last shown
 	wake    time.Time
 	runs    *corev1.Pod // Output.Allocated
 	sb      strings.Builder
 	present map[string]bool
 	broken  map[string]string // why looking at an image fails
+	invalid map[string]string // why an image is no name
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, in: Input{Now: begin, Node: Node{
+	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, invalid: map[string]string{}, in: Input{Now: begin, Node: Node{
 		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin.Add(-time.Hour)}}}
 }
 
@@ -87,6 +94,14 @@ func (w *world) command(d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "pod":
 		w.apply(d.Input)
+	case "up":
+		return w.up(d.Input)
+	case "watch":
+		w.watch = true
+		return ""
+	case "again":
+		*w = *newWorld(w.t)
+		return ""
 	case "down":
 		w.apply(d.Input)
 		w.crash()
@@ -102,6 +117,9 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 		if v := arg("image-error"); v != "" {
 			w.broken[v] = d.Input
+		}
+		if v := arg("invalid-image"); v != "" {
+			w.invalid[v] = d.Input
 		}
 		w.images()
 	case "ok":
@@ -153,10 +171,19 @@ func (w *world) command(d *datadriven.TestData) string {
 		w.in.Gone = true
 	case "reject":
 		w.in.Reject = &Rejection{Reason: arg("reason"), Message: d.Input}
+	case "refused":
+		w.in.Reject = &Rejection{Reason: arg("reason"), Message: d.Input}
+		return ""
+	case "accepted":
+		w.in.Reject = nil
 	case "stop":
 		s := &Stop{Reason: arg("reason"), Message: d.Input}
 		if has("condition") {
-			s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", Message: d.Input}
+			text := d.Input
+			if v := arg("condition"); v != "" {
+				text = strings.ReplaceAll(v, "_", " ")
+			}
+			s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", Message: text}
 		}
 		if g := arg("grace"); g != "" {
 			v := w.duration(g)
@@ -248,7 +275,7 @@ func (w *world) images() {
 		if w.present[image] {
 			ref = "sha256:" + image
 		}
-		l = append(l, ImageState{Image: image, Ref: ref, Err: w.broken[image]})
+		l = append(l, ImageState{Image: image, Ref: ref, Err: w.broken[image], InvalidName: w.invalid[image]})
 	}
 	for _, c := range w.in.Pod.Spec.InitContainers {
 		add(c.Image)
@@ -265,6 +292,9 @@ func (w *world) images() {
 func (w *world) delete(grace string) {
 	p := w.in.Pod.DeepCopy()
 	g := *p.Spec.TerminationGracePeriodSeconds
+	if terminal(p.Status.Phase) {
+		g = 0 // L1.90
+	}
 	if grace != "" {
 		g, _ = strconv.ParseInt(grace, 10, 64)
 	}
@@ -515,6 +545,10 @@ func (w *world) step(title string) {
 		}
 	}
 	w.shown = now
+	if row := columns(p); w.watch && row != w.row {
+		w.row = row
+		fmt.Fprintf(&b, "  kubectl: %s\n", row)
+	}
 	if b.Len() > 0 {
 		w.sb.WriteString(title)
 		w.sb.WriteString(b.String())
