@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -435,29 +435,41 @@ func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, r
 		return 0, nil, err
 	}
 	defer spec.Close()
-	read, write, err := os.Pipe()
+	ours, theirs, err := socketPair()
 	if err != nil {
-		return 0, nil, fmt.Errorf("making the report's pipe: %w", err)
+		return 0, nil, err
 	}
-	defer read.Close()
-	pid, err := start(spec, write)
-	write.Close()
+	defer ours.Close()
+	pid, err := start(spec, theirs)
+	theirs.Close()
 	if err != nil {
 		return 0, nil, err
 	}
 	stop := context.AfterFunc(ctx, kill)
-	report, err := io.ReadAll(read)
+	talk := dialogue{program: p}
+	err = talk.talk(ours)
 	if !stop() && ctx.Err() != nil {
 		return pid, nil, ctx.Err()
 	}
 	if err != nil {
-		return pid, nil, fmt.Errorf("reading the helper's report: %w", err)
+		return pid, talk.id, fmt.Errorf("unable to start container process: error during container init: %w", err)
 	}
-	id, err := p.outcome(report)
+	return pid, talk.id, nil
+}
+
+// socketPair is the line to a helper.
+func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return pid, id, fmt.Errorf("unable to start container process: error during container init: %w", err)
+		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
 	}
-	return pid, id, nil
+	a, theirs := os.NewFile(uintptr(fds[0]), "helper"), os.NewFile(uintptr(fds[1]), "helper")
+	defer a.Close()
+	if ours, err = unixConn(a); err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
 }
 
 func startFlags(c *container) (flags, pidMode int, target string) {

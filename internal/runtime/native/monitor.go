@@ -140,7 +140,7 @@ func dialMonitorConn(dir string) (*net.UnixConn, error) {
 func unixConn(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("using the monitor's socket: %w", err)
+		return nil, fmt.Errorf("using a helper's or monitor's socket: %w", err)
 	}
 	return c.(*net.UnixConn), nil
 }

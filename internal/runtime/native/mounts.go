@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"strings"
 
@@ -74,7 +75,7 @@ var volumeOptions = map[string]uint64{
 }
 
 // attachVolume gives a mount its attributes and puts it in place.
-func (pl *containerPlan) attachVolume(p *program, v volume) {
+func (pl *containerPlan) attachVolume(p *program, v volume, userns int) {
 	var set uint64
 	if v.mount.Readonly {
 		set = unix.MOUNT_ATTR_RDONLY
@@ -89,14 +90,32 @@ func (pl *containerPlan) attachVolume(p *program, v volume) {
 	case cri.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		propagation = unix.MS_SHARED
 	}
-	p.attr(v.slot, 0, propagation, true)
+	p.attr(v.slot, 0, propagation, true, noUserNS)
 	if set != 0 {
-		p.attr(v.slot, set, 0, v.mount.RecursiveReadOnly)
+		p.attr(v.slot, set, 0, v.mount.RecursiveReadOnly, noUserNS)
 	}
-	if pl.userns != "" && len(v.mount.UidMappings)+len(v.mount.GidMappings) > 0 {
-		p.idmap(v.slot, pl.userns)
+	if len(v.mount.UidMappings)+len(v.mount.GidMappings) > 0 {
+		p.attr(v.slot, 0, 0, true, userns)
 	}
-	p.attach(v.slot, v.target)
+	p.attach(v.slot, v.target, procRule(v.target))
+}
+
+// procFiles may be replaced, as with runc: what lxcfs and its like provide.
+var procFiles = []string{
+	"/proc/cpuinfo", "/proc/diskstats", "/proc/meminfo", "/proc/stat", "/proc/swaps", "/proc/uptime", "/proc/loadavg",
+	"/proc/slabinfo", "/proc/sys/kernel/ns_last_pid", "/proc/sys/crypto/fips_enabled",
+}
+
+// procRule is what may be mounted at or below /proc: another process view over the
+// whole, files of numbers, nothing else.
+func procRule(target string) int64 {
+	switch {
+	case target == "/proc":
+		return procOnly
+	case slices.Contains(procFiles, target):
+		return procFree
+	}
+	return procNever
 }
 
 // hostMount mounts in the helper's own view of the host.
@@ -107,7 +126,7 @@ func hostMount(p *program, m mount.Mount, target string) error {
 	}
 	if m.Type == "bind" || m.Type == "rbind" || o.bind {
 		slot := p.tree(m.Source, o.recursive || m.Type == "rbind")
-		p.attr(slot, o.attr, unix.MS_PRIVATE, false)
+		p.attr(slot, o.attr, unix.MS_PRIVATE, false, noUserNS)
 		p.attachHost(slot, target)
 		return nil
 	}
@@ -205,9 +224,9 @@ func shortenOverlay(data string) (dir, short string) {
 }
 
 // mountRoot makes the container's root and enters it.
-func (pl *containerPlan) mountRoot(p *program) error {
+func (pl *containerPlan) mountRoot(p *program, userns int) error {
 	for _, m := range pl.rootfs {
-		m, err := pl.mapLayers(p, m)
+		m, err := pl.mapLayers(p, m, userns)
 		if err != nil {
 			return err
 		}
@@ -223,7 +242,7 @@ func (pl *containerPlan) mountRoot(p *program) error {
 // mapLayers shows the layers of an overlay with the ids of the pod's user
 // namespace: each lower directory becomes an idmapped mount over itself, in
 // the helper's own view. Options uidmap and gidmap are containerd's way of asking.
-func (pl *containerPlan) mapLayers(p *program, m mount.Mount) (mount.Mount, error) {
+func (pl *containerPlan) mapLayers(p *program, m mount.Mount, userns int) (mount.Mount, error) {
 	var options []string
 	mapped := false
 	for _, o := range m.Options {
@@ -243,8 +262,7 @@ func (pl *containerPlan) mapLayers(p *program, m mount.Mount) (mount.Mount, erro
 		if lowers, ok := strings.CutPrefix(o, "lowerdir="); ok {
 			for dir := range strings.SplitSeq(lowers, ":") {
 				slot := p.tree(dir, false)
-				p.attr(slot, 0, unix.MS_PRIVATE, false)
-				p.idmap(slot, pl.userns)
+				p.attr(slot, 0, unix.MS_PRIVATE, false, userns)
 				p.attachHost(slot, dir)
 			}
 		}
@@ -303,8 +321,8 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 		p.mount("mqueue", "mqueue", "/dev/mqueue", "", stdFlags)
 	}
 	if shm >= 0 {
-		p.attr(shm, 0, unix.MS_PRIVATE, false)
-		p.attach(shm, "/dev/shm")
+		p.attr(shm, 0, unix.MS_PRIVATE, false, noUserNS)
+		p.attach(shm, "/dev/shm", procNever)
 	}
 	if mountsAt(mounts, "/sys") {
 		return
@@ -321,8 +339,8 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	default:
 		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
 		for _, name := range sortedKeys(views) {
-			p.attr(views[name], attrSafe|attr, unix.MS_PRIVATE, false)
-			p.attach(views[name], "/sys/fs/cgroup/"+name)
+			p.attr(views[name], attrSafe|attr, unix.MS_PRIVATE, false, noUserNS)
+			p.attach(views[name], "/sys/fs/cgroup/"+name, procNever)
 			for c := range strings.SplitSeq(name, ",") {
 				if c != name { // cpu -> cpu,cpuacct
 					p.symlink(name, "/sys/fs/cgroup/"+c)
@@ -330,7 +348,7 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 			}
 		}
 		if attr != 0 {
-			p.attrPath("/sys/fs/cgroup", attr, 0, true)
+			p.attrPath("/sys/fs/cgroup", attr)
 		}
 	}
 }

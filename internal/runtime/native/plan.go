@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -158,8 +159,11 @@ func (pl *containerPlan) program() (*program, error) {
 	p.unshare(flags)
 	userns := -1
 	if pl.userns != "" {
-		userns = p.open(pl.userns)
+		userns = p.open(pl.userns, unix.O_RDONLY)
 	}
+	labels := pl.openLabels(p)
+	null := p.tree("/dev/null", false)
+	p.attr(null, 0, unix.MS_PRIVATE, false, noUserNS)
 	// Sources are opened while our mounts are still peers of the host's, so
 	// that a shared one stays one.
 	volumes, err := pl.openVolumes(p)
@@ -181,16 +185,16 @@ func (pl *containerPlan) program() (*program, error) {
 	if err := pl.openImages(p, volumes); err != nil {
 		return nil, err
 	}
-	if err := pl.mountRoot(p); err != nil {
+	if err := pl.mountRoot(p, userns); err != nil {
 		return nil, err
 	}
 	pl.mountSystem(p, sc.GetPrivileged(), shm, views)
 	for _, target := range sortedKeys(etc) {
-		p.attr(etc[target], 0, unix.MS_PRIVATE, false)
-		p.attach(etc[target], target)
+		p.attr(etc[target], 0, unix.MS_PRIVATE, false, userns)
+		p.attach(etc[target], target, procNever)
 	}
 	for _, v := range volumes {
-		pl.attachVolume(p, v)
+		pl.attachVolume(p, v, userns)
 	}
 	made := map[string]bool{"/dev/ptmx": true}
 	for _, d := range defaultDevices {
@@ -206,40 +210,72 @@ func (pl *containerPlan) program() (*program, error) {
 	p.mkdir(cwd, 0o755)
 	p.optional() // chdir tells what is wrong with it
 	p.pivot()
-	pl.confine(p, sc)
+	pl.confine(p, sc, null)
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
 		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
 	}
-	user, gid := userOf(sc, &pl.image.Config)
-	strict := sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict
-	p.user(user, gid, sc.GetSupplementalGroups(), strict)
 	p.keyring("_ses." + pl.id)
 	p.optional() // the quota of keys is small on some hosts; runc goes on, too
-	if c.Tty {
-		p.tty(0, 0, true)
-	}
-	if pl.userns != "" {
-		p.setns(userns, unix.CLONE_NEWUSER)
-		// Again, so that the user namespace owns them: a container with
-		// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
-		p.unshare(flags)
-	}
-	pl.become(p, sc, cwd, argv, env)
 	if p.slots > maxSlots {
 		return nil, fmt.Errorf("%d mounts are too many for one container", len(c.Mounts))
 	}
+	want := wantedUser{extra: sc.GetSupplementalGroups(), strict: sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict}
+	want.spec, want.gid = userOf(sc, &pl.image.Config)
+	p.ask(func(p *program, files [][]byte) (*identity, error) {
+		id, home, err := resolveUser(files[0], files[1], want)
+		if err != nil {
+			return nil, err
+		}
+		if c.Tty {
+			p.tty(0, 0, true, id.UID)
+		}
+		if pl.userns != "" {
+			p.setns(userns, unix.CLONE_NEWUSER)
+			// Again, so that the user namespace owns them: a container with
+			// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
+			p.unshare(flags)
+		}
+		pl.become(p, sc, labels, id, cwd, argv, withHome(env, home))
+		return id, nil
+	}, "/etc/passwd", "/etc/group")
 	return p, nil
+}
+
+// labels are slots of the files that take what the process is confined to at its
+// exec; opened while /proc is the host's, since a container's may be anything.
+type labels struct{ apparmor, selinux int }
+
+func (pl *containerPlan) openLabels(p *program) (l labels) {
+	if pl.apparmor != "" {
+		l.apparmor = p.open("/proc/self/attr/apparmor/exec", unix.O_WRONLY)
+	}
+	if pl.selinux != "" {
+		l.selinux = p.open("/proc/self/attr/exec", unix.O_WRONLY)
+	}
+	return l
+}
+
+func withHome(env []string, home string) []string {
+	for _, kv := range env {
+		if strings.HasPrefix(kv, "HOME=") {
+			return env
+		}
+	}
+	if home == "" {
+		home = "/"
+	}
+	return append(slices.Clip(env), "HOME="+home)
 }
 
 // become ends every program: from root in the container's file system to the
 // user's process. The order of seccomp is runc's, so that profiles written for
 // it hold: before the credentials change unless no_new_privs lets it be last.
-func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContext, cwd string, argv, env []string) {
+func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContext, l labels, id *identity, cwd string, argv, env []string) {
 	if pl.apparmor != "" {
-		p.write("/proc/self/attr/apparmor/exec", "exec "+pl.apparmor)
+		p.writeSlot(l.apparmor, "exec "+pl.apparmor)
 	}
 	if pl.selinux != "" {
-		p.write("/proc/self/attr/exec", pl.selinux)
+		p.writeSlot(l.selinux, pl.selinux)
 	}
 	nnp := sc.GetNoNewPrivs()
 	if pl.filter != nil && !nnp {
@@ -247,7 +283,7 @@ func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContex
 	}
 	p.cwd(cwd)
 	p.optional() // as root it may be closed to us; the user is asked again
-	p.creds(pl.caps)
+	p.creds(id, pl.caps)
 	p.cwd(cwd)
 	if nnp {
 		p.noNewPrivs()
@@ -270,6 +306,7 @@ func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32,
 	}
 	p.write("/proc/self/oom_score_adj", fmt.Sprint(pl.config.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
+	labels := pl.openLabels(p)
 	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 	if pl.groups.v2 {
 		kinds |= unix.CLONE_NEWCGROUP
@@ -279,33 +316,35 @@ func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32,
 	if tty && !pl.config.Tty {
 		env = append(env, "TERM=xterm")
 	}
-	groups := make([]int64, len(id.Groups))
-	for i, g := range id.Groups {
-		groups[i] = int64(g)
-	}
-	// Numbers only: what the image's files say now no longer matters, except for HOME.
-	p.user(fmt.Sprint(id.UID), int64(id.GID), groups, true)
-	if tty {
-		p.tty(rows, cols, false)
-	}
-	if pl.userns != "" {
-		p.join(unix.CLONE_NEWUSER)
-	}
-	pl.become(p, sc, cwdOf(pl.config, &pl.image.Config), argv, env)
+	p.ask(func(p *program, files [][]byte) (*identity, error) {
+		// Who it is was decided at the start; the image's file only knows the home.
+		_, home, err := resolveUser(files[0], nil, wantedUser{spec: fmt.Sprint(id.UID), gid: int64(id.GID), strict: true})
+		if err != nil {
+			return nil, err
+		}
+		if tty {
+			p.tty(rows, cols, false, id.UID)
+		}
+		if pl.userns != "" {
+			p.join(unix.CLONE_NEWUSER)
+		}
+		pl.become(p, sc, labels, &id, cwdOf(pl.config, &pl.image.Config), argv, withHome(env, home))
+		return &id, nil
+	}, "/etc/passwd")
 	return p
 }
 
 // confine hides and closes what a container must not see or change.
-func (pl *containerPlan) confine(p *program, sc *cri.LinuxContainerSecurityContext) {
+func (pl *containerPlan) confine(p *program, sc *cri.LinuxContainerSecurityContext, null int) {
 	if !sc.GetPrivileged() {
 		for _, m := range sc.GetMaskedPaths() {
-			p.mask(m)
+			p.mask(m, null)
 		}
 		for _, r := range sc.GetReadonlyPaths() {
 			p.readonly(r)
 		}
 	}
 	if sc.GetReadonlyRootfs() {
-		p.attrPath("/", unix.MOUNT_ATTR_RDONLY, 0, false)
+		p.attrPath("/", unix.MOUNT_ATTR_RDONLY)
 	}
 }

@@ -1,9 +1,10 @@
 package native
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
-	"slices"
+	"io"
 	"strings"
 	"testing"
 
@@ -42,32 +43,35 @@ func TestFailures(t *testing.T) {
 	p := &program{}
 	p.write("/proc/self/oom_score_adj", "-5")
 	p.mount("tmpfs", "tmpfs", "/dev", "", 0)
-	p.user("bob", -1, nil, false)
+	p.attach(0, "/proc/net", procNever)
 	p.cwd("/nowhere")
 	p.lookup([]string{"sh"}, nil)
 	p.exec()
-	report := func(op int, errno unix.Errno, stage int, detail string) []byte {
-		var b []byte
-		for _, v := range []uint32{'E', uint32(op), uint32(errno), uint32(stage), uint32(len(detail))} {
-			b = binary.LittleEndian.AppendUint32(b, v)
-		}
-		return append(b, detail...)
-	}
 	for _, c := range []struct {
 		report []byte
 		want   string
 		code   int32
 	}{
-		{report(0, unix.EACCES, 0, ""), `write "-5" to "/proc/self/oom_score_adj": permission denied`, 0},
-		{report(1, unix.ENOENT, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": no such file or directory`, 0},
-		{report(2, unix.ENOENT, 1, "bob"), "unable to find user bob: no matching entries in passwd file", 0},
-		{report(3, unix.ENOENT, 0, ""), `chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, 0},
-		{report(4, unix.ENOENT, 1, "sh"), `exec: "sh": executable file not found in $PATH`, 127},
-		{report(4, unix.EACCES, 2, "/x"), `exec: "/x": permission denied`, 126},
-		{report(5, unix.ENOEXEC, 3, "/bin/sh"), "exec /bin/sh: exec format error", 126},
-		{report(99, unix.ENOEXEC, 0, ""), "container program ended without an exec", 0},
+		{reportOf('E', 0, unix.EACCES, 0, ""), `write "-5" to "/proc/self/oom_score_adj": permission denied`, 0},
+		{reportOf('E', 1, unix.ENOENT, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": no such file or directory`, 0},
+		{reportOf('E', 1, unix.ELOOP, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": the image has a symbolic link there, which must be a directory`, 0},
+		{reportOf('E', 2, unix.EPERM, 0, ""), `error mounting to rootfs at "/proc/net": it is inside /proc, or would replace it by something else`, 0},
+		{reportOf('E', 3, unix.ENOENT, 0, ""), `chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, 0},
+		{reportOf('E', 4, unix.ENOENT, 1, "sh"), `exec: "sh": executable file not found in $PATH`, 127},
+		{reportOf('E', 4, unix.EACCES, 2, "/x"), `exec: "/x": permission denied`, 126},
+		{reportOf('E', 5, unix.ENOEXEC, 3, "/bin/sh"), "exec /bin/sh: exec format error", 126},
+		{reportOf('E', 99, unix.ENOEXEC, 0, ""), "container program ended without an exec", 0},
+		{reportOf('F', 0, 0, 0, "root:x:0:0"), "the helper sent a file that nobody asked for", 0},
+		{reportOf('L', 0, 0, 0, ""), "the helper has a listener for seccomp that nobody asked for", 0},
 	} {
-		_, err := p.outcome(c.report)
+		for cut := range c.report { // a helper that was killed while it reported
+			d := dialogue{program: p}
+			if n, err := d.take(c.report[:cut], io.Discard); n != 0 || err != nil {
+				t.Fatalf("%d of %d bytes are %d, %v", cut, len(c.report), n, err)
+			}
+		}
+		d := dialogue{program: p}
+		_, err := d.take(c.report, io.Discard)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
@@ -75,20 +79,51 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%v: exit code of %T", err, err)
 		}
 	}
-	user := make([]byte, 0, 40)
-	for _, v := range []uint32{'U', 2, 0, 0, 20, 1000, 1001, 2, 1001, 2000} {
-		user = binary.LittleEndian.AppendUint32(user, v)
+}
+
+func reportOf(kind byte, op int, errno unix.Errno, stage int, detail string) []byte {
+	var b []byte
+	for _, v := range []uint32{uint32(kind), uint32(op), uint32(errno), uint32(stage), uint32(len(detail))} {
+		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	if _, err := p.outcome(user); err == nil {
-		t.Error("a helper that was killed counts as one that became its process")
+	return append(b, detail...)
+}
+
+// TestDialogue: the helper sends two files and gets the rest of its program.
+func TestDialogue(t *testing.T) {
+	p := &program{}
+	p.chdir("/")
+	p.ask(func(p *program, files [][]byte) (*identity, error) {
+		id, home, err := resolveUser(files[0], files[1], wantedUser{spec: "app", gid: -1})
+		if err == nil {
+			p.lookup([]string{"sh"}, withHome(nil, home))
+			p.exec()
+		}
+		return id, err
+	}, "/etc/passwd", "/etc/group")
+	var answer bytes.Buffer
+	d := dialogue{program: p}
+	reports := append(reportOf('F', 1, 0, 0, "app:x:1000:1001::/home/app:"), reportOf('F', 1, 0, 1, "extra:x:2000:app\n")...)
+	if n, err := d.take(reports, &answer); n != len(reports) || err != nil {
+		t.Fatal(n, err)
 	}
-	ready := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, 'X'), 5)
-	id, err := p.outcome(append(slices.Clone(user), append(ready, make([]byte, 8)...)...))
-	if want := (&identity{UID: 1000, GID: 1001, Groups: []uint32{1001, 2000}}); err != nil || !cmp.Equal(id, want) {
-		t.Errorf("%+v, %v", id, err)
+	if want := (&identity{UID: 1000, GID: 1001, Groups: []uint32{1001, 2000}}); !cmp.Equal(d.id, want) {
+		t.Errorf("%+v", d.id)
 	}
-	for cut := range user { // a helper that was killed while it reported
-		p.outcome(user[:cut])
+	rest := answer.Bytes()
+	if n := int(binary.LittleEndian.Uint32(rest)); n != len(rest)-4 {
+		t.Fatalf("length %d of %d", n, len(rest)-4)
+	}
+	if r, err := parseRecord(rest[4:]); err != nil || r.code != opLookup || r.s[1] != "HOME=/home/app\x00" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := d.take(reportOf('E', 3, unix.ENOENT, 3, "sh"), &answer); err == nil || err.Error() != "exec sh: no such file or directory" {
+		t.Errorf("a failure after the answer: %v", err)
+	}
+	d = dialogue{program: p}
+	p.ops = p.ops[:2]
+	if _, err := d.take(append(reportOf('F', 1, 0, 0, ""), reportOf('F', 1, 0, 1, "")...), &answer); err == nil || err.Error() != "unable to find user app: no matching entries in passwd file" {
+		t.Errorf("an image that does not know the user: %v", err)
 	}
 }
 
@@ -179,8 +214,11 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, _, err := p.answer([][]byte{nil, nil}); err != nil {
+			t.Fatal(err)
+		}
 		var order []string
-		names := map[uint32]string{opUnshare: "unshare", opPropagate: "slave", opPivot: "pivot", opMask: "mask", opUser: "user", opTTY: "tty", opCreds: "creds", opSeccomp: "seccomp", opNoNewPrivs: "nnp", opLookup: "lookup", opExec: "exec"}
+		names := map[uint32]string{opUnshare: "unshare", opPropagate: "slave", opPivot: "pivot", opMask: "mask", opAsk: "user", opTTY: "tty", opCreds: "creds", opSeccomp: "seccomp", opNoNewPrivs: "nnp", opLookup: "lookup", opExec: "exec"}
 		for _, o := range p.ops {
 			switch n := names[o.code]; {
 			case n != "":

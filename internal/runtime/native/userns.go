@@ -100,7 +100,7 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 // startHolder starts the helper in new namespaces with a program that only waits.
 func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, error) {
 	p := &program{}
-	p.add(record{code: opGate})
+	p.gate()
 	spec, err := memory("userns", p.encode())
 	if err != nil {
 		return nil, err

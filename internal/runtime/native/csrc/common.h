@@ -1,40 +1,23 @@
-// What monitor.c and helper.c share: numbers of the file descriptors that the
-// monitor hands to the helper, and system calls that glibc may lack.
+// What monitor and helper share: the record, the numbers of the descriptors that
+// the monitor hands to the helper, and a few lines both need.
 #ifndef CAROB_COMMON_H
 #define CAROB_COMMON_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef SYS_clone3
-#define SYS_clone3 435
-#endif
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef SYS_openat2
-#define SYS_openat2 437
-#endif
-#ifndef SYS_open_tree
-#define SYS_open_tree 428
-#endif
-#ifndef SYS_move_mount
-#define SYS_move_mount 429
-#endif
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
-#ifndef SYS_mount_setattr
-#define SYS_mount_setattr 442
-#endif
-
 enum {
 	FD_SPEC = 3,    // memfd with the program
-	FD_STATUS = 4,  // pipe: reports; end of file means the exec succeeded
+	FD_STATUS = 4,  // socket: reports, and the answer to OP_ASK; its end means the exec succeeded
 	FD_CONSOLE = 5, // socket that takes the terminal's master side
 	FD_TARGET = 6,  // pidfd of the container's first process (exec only)
 	FD_HELPER = 7,  // the helper itself, closed by its exec
@@ -49,23 +32,35 @@ struct record {
 	uint32_t len[4];
 };
 
-// decimal of v into b (at least 21 bytes); returns the length
-static inline size_t utoa(uint64_t v, char *b)
+// parse finds the strings of the record at r, of which have bytes are there; 0, or
+// -1 when it is not a whole record.
+static inline int parse(struct record *r, size_t have, char *s[4])
 {
-	char t[20];
-	size_t n = 0, i = 0;
-	do
-		t[n++] = '0' + v % 10;
-	while (v /= 10);
-	while (n)
-		b[i++] = t[--n];
-	b[i] = 0;
-	return i;
+	size_t at = sizeof *r;
+	if (have < at || r->size < at || r->size > have || r->size % 8)
+		return errno = EBADMSG, -1;
+	for (int i = 0; i < 4; at += r->len[i++] + 1) {
+		s[i] = (char *)r + at;
+		if (r->len[i] >= r->size - at || s[i][r->len[i]])
+			return errno = EBADMSG, -1;
+	}
+	return 0;
 }
 
-static inline int close_on_exec_from(unsigned first)
+// keep closes fd, if it is one, after the call that answered r; errno stays that call's.
+static inline int keep(int r, int fd)
 {
-	return syscall(SYS_close_range, first, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
+	int e = errno;
+	if (fd >= 0)
+		close(fd);
+	errno = e;
+	return r;
+}
+
+static inline int put(const char *path, const char *s, size_t n)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	return fd < 0 ? -1 : keep(write(fd, s, n) < 0 ? -1 : 0, fd);
 }
 
 #endif

@@ -2,13 +2,6 @@
 // reaches whoever is attached.
 #include "monitor.h"
 
-static char *digits(char *p, int64_t v, int width)
-{
-	for (int i = width; i--; v /= 10)
-		p[i] = '0' + v % 10;
-	return p + width;
-}
-
 static void log_line(struct container *c, int err, char tag, char *s, size_t n)
 {
 	static time_t second = -1;
@@ -20,19 +13,14 @@ static void log_line(struct container *c, int err, char tag, char *s, size_t n)
 	clock_gettime(CLOCK_REALTIME, &t);
 	if (t.tv_sec != second) {
 		struct tm m;
-		char *q = stamp;
 		gmtime_r(&t.tv_sec, &m);
-		q = digits(q, m.tm_year + 1900, 4), *q++ = '-';
-		q = digits(q, m.tm_mon + 1, 2), *q++ = '-';
-		q = digits(q, m.tm_mday, 2), *q++ = 'T';
-		q = digits(q, m.tm_hour, 2), *q++ = ':';
-		q = digits(q, m.tm_min, 2), *q++ = ':';
-		q = digits(q, m.tm_sec, 2), *q++ = '.';
+		strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S.", &m);
 		second = t.tv_sec;
 	}
 	memcpy(p, stamp, 20);
-	p = digits(p + 20, t.tv_nsec, 9);
-	memcpy(p, err ? "Z stderr " : "Z stdout ", 9);
+	for (p += 29; p > h + 20; t.tv_nsec /= 10)
+		*--p = '0' + t.tv_nsec % 10;
+	memcpy(p += 9, err ? "Z stderr " : "Z stdout ", 9);
 	p += 9;
 	*p++ = tag;
 	*p++ = ' ';

@@ -23,7 +23,7 @@ int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, 
 	struct record *r = (struct record *)buf;
 	if (len > 8000)
 		len = 8000;
-	*r = (struct record){.code = code, .seq = seq, .n = {a, b, c}, .len = {len}};
+	*r = (struct record){.code = code, .flags = PROTOCOL, .seq = seq, .n = {a, b, c}, .len = {len}};
 	memcpy(r + 1, id, len);
 	r->size = (sizeof *r + len + 4 + 7) & ~7;
 	return send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
@@ -73,13 +73,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 	int r = -1, kept = 0;
 	int64_t value = 0;
 	const char *what = "";
-	size_t at = sizeof *m;
-	for (int i = 0; n >= sizeof *m && i < 4; i++) {
-		s[i] = b + at;
-		if (m->len[i] > n || (at += (size_t)m->len[i] + 1) > n || s[i][m->len[i]])
-			n = 0;
-	}
-	if (n < sizeof *m) {
+	if (parse(m, n, s) < 0) {
 		k->dead = 1;
 		goto out;
 	}
@@ -211,10 +205,11 @@ static void receive(struct conn *k)
 		nfd = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(fd, CMSG_DATA(c), nfd * sizeof(int));
 	}
-	if (k->attached)
-		input(k, b, n);
-	else
-		request(k, b, n, fd, nfd);
+	if (!k->attached)
+		return request(k, b, n, fd, nfd);
+	while (nfd)
+		close(fd[--nfd]); // an attached client has nothing to give but bytes
+	input(k, b, n);
 }
 
 static void add_conn(int fd)
@@ -296,9 +291,9 @@ int main(int argc, char **argv, char **envp)
 	int sfd = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
 	fcntl(3, F_SETFD, FD_CLOEXEC);
 	for (int i = 0; envp[i]; i++)
-		if (put(envp[i], "0") < 0)
+		if (put(envp[i], "0", 1) < 0)
 			_exit(117);
-	put("/proc/self/oom_score_adj", "-998"); // not permitted everywhere; then we live with it
+	put("/proc/self/oom_score_adj", "-998", 4); // not permitted everywhere; then we live with it
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	if (sfd < 0 || null_fd < 0 || own_pidns < 0 || chdir("/") < 0)

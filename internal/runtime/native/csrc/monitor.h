@@ -3,23 +3,19 @@
 #ifndef CAROB_MONITOR_H
 #define CAROB_MONITOR_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "common.h"
 
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <termios.h>
 #include <time.h>
 
 // Keep in step with monitor.go.
+enum { PROTOCOL = 1 }; // flags of each answer; 0 were the monitors before it was told
 enum {
 	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
@@ -104,7 +100,6 @@ int pump(struct container *c, int i);
 
 // process.c
 struct container *find(const char *id);
-int put(const char *path, const char *s);
 int take_console(int sock);
 void reap(void);
 int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid);

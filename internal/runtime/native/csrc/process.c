@@ -102,16 +102,11 @@ static int oom_killed(int fd)
 static void record_exit(struct container *c, int code, int oom, int64_t at)
 {
 	char b[80];
-	size_t n = utoa(code, b);
-	b[n++] = ' ';
-	b[n++] = '0' + oom;
-	b[n++] = ' ';
-	n += utoa(at, b + n);
-	b[n++] = '\n';
+	int n = snprintf(b, sizeof b, "%d %d %lld\n", code, oom, (long long)at);
 	int f = openat(c->dir, "exit.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (f < 0)
 		return; // the directory is gone: nobody asks any more
-	if (write(f, b, n) == (ssize_t)n)
+	if (write(f, b, n) == n)
 		renameat(c->dir, "exit.tmp", c->dir, "exit");
 	close(f);
 }
@@ -285,17 +280,6 @@ int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *p
 	return 0;
 }
 
-int put(const char *path, const char *s)
-{
-	int f = open(path, O_WRONLY | O_CLOEXEC);
-	int r = f < 0 ? -1 : write(f, s, strlen(s));
-	int e = errno;
-	if (f >= 0)
-		close(f);
-	errno = e;
-	return r < 0 ? -1 : 0;
-}
-
 // setup makes the monitor a pod's: namespaces, host name, sysctls, socket. The
 // text that explains a failure is left in *what.
 int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
@@ -317,7 +301,7 @@ int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
 	while (p < e) {
 		char *v = p + strlen(p) + 1;
 		*what = p;
-		if (v >= e || put(p, v) < 0)
+		if (v >= e || put(p, v, strlen(v)) < 0)
 			return -1;
 		p = v + strlen(v) + 1;
 	}
