@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"path/filepath"
@@ -154,6 +155,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 	}
 	s.stores[podsResource] = &resources.Store{Store: p.Pods.Store}
 	put(corev1.SchemeGroupVersion, p.Resources)
+	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": resources.NewComponents(map[string]func() error{"etcd-0": s.engine.Err})})
 	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, issuer.Authenticator()) {
 		put(gv, paths)
 	}
@@ -167,6 +169,12 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, resources.Workloads()...)
 	out = append(out, resources.Others()...)
 	out = append(out, resources.RBAC()...)
+	out = append(out, resources.Networking()...)
+	out = append(out, resources.Storage()...)
+	out = append(out, resources.Autoscaling()...)
+	out = append(out, resources.Migration()...)
+	out = append(out, resources.Certificates(s.rbac)...)
+	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.rbac, Namespace: s.namespace})...)
 	for _, r := range out {
 		if issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
@@ -176,6 +184,15 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 		auth.Guard(r, s.rbac)
 	}
 	return out
+}
+
+// namespace returns a namespace for a check within the request of ctx.
+func (s *Server) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	obj, err := admission.NewReader(s.storageOf).Get(ctx, corev1.Resource("namespaces"), "", name)
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*corev1.Namespace), nil
 }
 
 // hook gives a descriptor the rules that package validation has for its kind.
@@ -191,6 +208,9 @@ func hook(r *resources.Resource, rules validation.Rules) {
 	}
 	if rules.StatusUpdate != nil {
 		r.Validator.StatusUpdate = rules.StatusUpdate
+	}
+	if rules.Subresource != nil {
+		r.Validator.Subresource = rules.Subresource
 	}
 	if rules.Warnings != nil {
 		r.Validator.Warnings = rules.Warnings

@@ -51,12 +51,13 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		if err != nil {
 			return fmt.Errorf("install API %v: %w", gv, err)
 		}
-		s.discover(c, gv, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
+		s.discover(c, gv, versions, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
 	}
 	return openapi.Install(s.generic.Handler.NonGoRestfulMux)
 }
 
-func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, d apidiscoveryv2.APIVersionDiscovery) {
+// discover publishes a group version; all are the versions of all groups.
+func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, all []schema.GroupVersion, d apidiscoveryv2.APIVersionDiscovery) {
 	container := s.generic.Handler.GoRestfulContainer
 	if gv.Group == "" {
 		s.generic.AggregatedLegacyDiscoveryGroupManager.AddGroupVersion("", d)
@@ -66,8 +67,16 @@ func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, d 
 		return
 	}
 	s.generic.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, d)
-	v := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
-	group := metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v}
+	group := metav1.APIGroup{Name: gv.Group}
+	for _, known := range s.set.Scheme.PrioritizedVersionsForGroup(gv.Group) {
+		if slices.Contains(all, known) {
+			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: known.String(), Version: known.Version})
+		}
+	}
+	group.PreferredVersion = group.Versions[0]
+	if gv.Version != group.PreferredVersion.Version {
+		return // published with the preferred version
+	}
 	s.generic.DiscoveryGroupManager.AddGroup(group)
 	container.Add(discovery.NewAPIGroupHandler(s.generic.Serializer, group).WebService())
 }

@@ -178,6 +178,7 @@ func csiDriver(d *storagev1.CSIDriver) {
 	orNew(&d.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	orNew(&d.Spec.RequiresRepublish, false)
 	orNew(&d.Spec.SELinuxMount, false)
+	orNew(&d.Spec.PreventPodSchedulingIfMissing, false)
 	if len(d.Spec.VolumeLifecycleModes) == 0 {
 		d.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}

@@ -38,6 +38,8 @@ type Validator struct {
 	Create       func(ctx context.Context, obj runtime.Object) field.ErrorList
 	Update       func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	// Subresource checks a change through another subresource, by its name.
+	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
 	// Warnings are sent to the client with a create (old is nil) or an update.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
 }
@@ -57,12 +59,19 @@ type Resource struct {
 	Status bool
 	// NoGeneration is for kinds whose metadata.generation is not kept (they have no desired state).
 	NoGeneration bool
+	// GenerationFromZero is for kinds whose generation counts changes only.
+	GenerationFromZero bool
 	// CreateOnUpdate lets a PUT create the object.
 	CreateOnUpdate bool
 	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
 	RequireResourceVersion bool
 	// StatusMetadata lets a write to /status change labels, annotations and so on (nodes).
 	StatusMetadata bool
+	// ReturnDeleted answers a delete with the object instead of a status.
+	ReturnDeleted bool
+	// Resets and StatusResets are the fields that a write to the object and to its
+	// /status takes from the stored object (dotted paths); status and spec when empty.
+	Resets, StatusResets []string
 	// AlsoServed are further group versions under which the same storage is
 	// served, converted by the scheme (events.k8s.io/v1 on core events).
 	AlsoServed []schema.GroupVersion
@@ -75,6 +84,10 @@ type Resource struct {
 	PrepareUpdate       func(ctx context.Context, obj, old runtime.Object)
 	PrepareStatusUpdate func(ctx context.Context, obj, old runtime.Object)
 	Validator           Validator
+	// AuthorizeCreate and AuthorizeStatus refuse what the user, though allowed to
+	// write the object, may not put into it. They may look at other objects.
+	AuthorizeCreate func(ctx context.Context, obj runtime.Object) field.ErrorList
+	AuthorizeStatus func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 
 	// Graceful, when set, may set opts.GracePeriodSeconds and reports whether the
 	// object is to be deleted gracefully (rest.RESTGracefulDeleteStrategy).
@@ -165,7 +178,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 		DefaultQualifiedResource:  r.GroupResource(),
 		SingularQualifiedResource: schema.GroupResource{Group: r.Kind.Group, Resource: r.Singular},
 		CreateStrategy:            strategy, UpdateStrategy: strategy, DeleteStrategy: strategy, ResetFieldsStrategy: strategy,
-		TableConvertor: table.NewConvertor(r.Table),
+		TableConvertor: table.NewConvertor(r.Table), ReturnDeletedObject: r.ReturnDeleted,
 		PredicateFunc: func(l labels.Selector, f fields.Selector) storage.SelectionPredicate {
 			return storage.SelectionPredicate{Label: l, Field: f, GetAttrs: attrs, IndexFields: r.Index}
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,7 +45,10 @@ func newStrategy(typer runtime.ObjectTyper, r *Resource) (*Strategy, error) {
 	if s.meta < 0 || r.Status && s.status < 0 {
 		return nil, fmt.Errorf("%v has not the fields its descriptor says", r.Kind)
 	}
-	if r.Status {
+	switch {
+	case len(r.Resets) > 0:
+		s.reset = resetFields(r, r.Resets...)
+	case r.Status:
 		s.reset = resetFields(r, "status")
 	}
 	return s, nil
@@ -57,10 +61,21 @@ func fieldIndex(t reflect.Type, name string) int {
 	return -1
 }
 
-func resetFields(r *Resource, field string) map[fieldpath.APIVersion]*fieldpath.Set {
-	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(r.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie(field)),
+// resetFields returns the set of the given dotted paths for every version the kind is served in.
+func resetFields(r *Resource, paths ...string) map[fieldpath.APIVersion]*fieldpath.Set {
+	set := fieldpath.NewSet()
+	for _, p := range paths {
+		var elements []any
+		for _, name := range strings.Split(p, ".") {
+			elements = append(elements, name)
+		}
+		set.Insert(fieldpath.MakePathOrDie(elements...))
 	}
+	out := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(r.Kind.GroupVersion().String()): set}
+	for _, gv := range r.AlsoServed {
+		out[fieldpath.APIVersion(gv.String())] = set
+	}
+	return out
 }
 
 // NamespaceScoped implements rest.RESTCreateStrategy.
@@ -82,7 +97,7 @@ func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if s.resource.Status {
 		reflect.ValueOf(obj).Elem().Field(s.status).SetZero()
 	}
-	if !s.resource.NoGeneration {
+	if !s.resource.NoGeneration && !s.resource.GenerationFromZero {
 		objectMeta(obj).SetGeneration(1)
 	}
 	if s.resource.PrepareCreate != nil {
@@ -117,6 +132,9 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 		name = apivalidation.NameIsDNSSubdomain
 	}
 	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.resource.Cluster, name, field.NewPath("metadata"))
+	if s.resource.AuthorizeCreate != nil {
+		errs = append(errs, s.resource.AuthorizeCreate(ctx, obj)...)
+	}
 	if s.resource.Validator.Create != nil {
 		errs = append(errs, s.resource.Validator.Create(ctx, obj)...)
 	}
@@ -164,7 +182,10 @@ type StatusStrategy struct{ *Strategy }
 func (s *Strategy) ForStatus() *StatusStrategy {
 	c := *s
 	c.reset = nil
-	if c.spec >= 0 {
+	switch {
+	case len(s.resource.StatusResets) > 0:
+		c.reset = resetFields(s.resource, s.resource.StatusResets...)
+	case c.spec >= 0:
 		c.reset = resetFields(s.resource, "spec")
 	}
 	return &StatusStrategy{&c}
@@ -202,6 +223,9 @@ func (s *StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.
 // ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s *StatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(objectMeta(obj), objectMeta(old), field.NewPath("metadata"))
+	if s.resource.AuthorizeStatus != nil {
+		errs = append(errs, s.resource.AuthorizeStatus(ctx, obj, old)...)
+	}
 	if s.resource.Validator.StatusUpdate != nil {
 		errs = append(errs, s.resource.Validator.StatusUpdate(ctx, obj, old)...)
 	}

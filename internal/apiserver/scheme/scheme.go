@@ -12,15 +12,21 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -53,8 +59,10 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 	if err := addHubs(s.Scheme); err != nil {
 		return nil, err
 	}
-	if err := addEventConversions(s.Scheme); err != nil {
-		return nil, err
+	for _, add := range []func(*runtime.Scheme) error{addEventConversions, addAutoscalerConversions} {
+		if err := add(s.Scheme); err != nil {
+			return nil, fmt.Errorf("build the API scheme: %w", err)
+		}
 	}
 	for _, r := range register {
 		if err := r(s.Scheme); err != nil {
@@ -78,7 +86,10 @@ func addExternal(s *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme,
 		eventsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, nodev1.AddToScheme,
-		authenticationv1.AddToScheme, authorizationv1.AddToScheme, autoscalingv1.AddToScheme,
+		authenticationv1.AddToScheme, authorizationv1.AddToScheme, networkingv1.AddToScheme, storagev1.AddToScheme, certificatesv1.AddToScheme,
+		resourcev1.AddToScheme, storagemigrationv1.AddToScheme,
+		// The first version of a group is the one that is stored, and whose types are the hub.
+		autoscalingv2.AddToScheme, autoscalingv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return fmt.Errorf("build the API scheme: %w", err)

@@ -35,7 +35,7 @@ const (
 type Options struct {
 	engine        *Engine
 	set           *scheme.Set
-	uncached      map[schema.GroupResource]bool
+	caching       func(schema.GroupResource) Caching
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
@@ -53,16 +53,22 @@ type codec struct {
 
 var _ generic.RESTOptionsGetter = (*Options)(nil)
 
-// NewOptions returns the options of kinds stored in e; uncached kinds get no watch cache.
-func NewOptions(e *Engine, set *scheme.Set, uncached ...schema.GroupResource) *Options {
+// Caching says when a kind gets its watch cache.
+type Caching int
+
+const (
+	Eager    Caching = iota // with its store: kinds that the server itself reads all the time
+	Lazy                    // by its first watch
+	Uncached                // never
+)
+
+// NewOptions returns the options of kinds stored in e, cached as caching says.
+func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
-	o := &Options{engine: e, set: set, uncached: map[schema.GroupResource]bool{}, codecs: map[string]codec{},
+	o := &Options{engine: e, set: set, caching: caching, codecs: map[string]codec{},
 		compactor: compactor, stopCompactor: compactor.Stop, clock: clock.RealClock{}}
 	if e.server != nil {
 		o.clock = pace{start: time.Now()}
-	}
-	for _, gr := range uncached {
-		o.uncached[gr] = true
 	}
 	return o
 }
@@ -151,12 +157,30 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.allUncached || o.uncached[c.GroupResource] {
+	caching := Uncached
+	if !o.allUncached {
+		caching = o.caching(c.GroupResource)
+	}
+	if caching == Uncached {
 		return raw, func() { raw.Close() }, nil
 	}
-	watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
-		EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
-		GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})
+	cached := &lazy{Interface: raw, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
+			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
+			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the watch cache of %v: %w", c.GroupResource, err)
+		}
+		return watchCache, cacher.NewCacheDelegator(watchCache, raw), nil
+	}}
+	destroy := sync.OnceFunc(func() {
+		cached.stop()
+		raw.Close()
+	})
+	if caching == Lazy {
+		return cached, destroy, nil
+	}
+	watchCache, delegator, err := cached.started()
 	if err != nil {
 		raw.Close()
 		return nil, nil, err
@@ -164,10 +188,5 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, watchCache)
 	o.mu.Unlock()
-	delegator := cacher.NewCacheDelegator(watchCache, raw)
-	return patient{delegator}, sync.OnceFunc(func() {
-		delegator.Stop()
-		watchCache.Stop()
-		raw.Close()
-	}), nil
+	return patient{delegator}, destroy, nil
 }

@@ -24,6 +24,8 @@ type Rules struct {
 	Update func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 	// StatusUpdate checks a change through the status subresource.
 	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	// Subresource checks a change through another subresource, by its name.
+	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
 	// Warnings are said to the client on create (old is nil) and update; they reject nothing.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
 }

@@ -1,0 +1,113 @@
+package storage
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+)
+
+// lazy is a store whose watch cache is made by the first watch: a cache is three
+// goroutines and a watch on the engine, and most kinds are never watched. Until
+// the cache holds what is stored the engine answers, which is as correct and,
+// for an engine in the same process, nearly as fast.
+type lazy struct {
+	storage.Interface // the engine's
+	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
+
+	cached atomic.Pointer[patient] // set when the cache can answer
+
+	mu        sync.Mutex
+	cache     *cacher.Cacher
+	delegator *cacher.CacheDelegator
+	stopped   bool
+}
+
+func (l *lazy) current() storage.Interface {
+	if p := l.cached.Load(); p != nil {
+		return *p
+	}
+	return l.Interface
+}
+
+// started returns the cache, made by the first call.
+func (l *lazy) started() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return nil, nil, storage.ErrStorageNotReady
+	}
+	if l.cache == nil {
+		cache, delegator, err := l.make()
+		if err != nil {
+			return nil, nil, err
+		}
+		l.cache, l.delegator = cache, delegator
+	}
+	return l.cache, l.delegator, nil
+}
+
+// stop ends the cache, and every later watch.
+func (l *lazy) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.cache != nil {
+		l.delegator.Stop()
+		l.cache.Stop()
+	}
+}
+
+// Watch implements storage.Interface.
+func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if p := l.cached.Load(); p != nil {
+		return p.Watch(ctx, key, opts)
+	}
+	cache, delegator, err := l.started()
+	if err != nil {
+		return nil, err
+	}
+	if err := cache.Wait(ctx); err != nil {
+		return nil, err
+	}
+	p := patient{delegator}
+	l.cached.Store(&p)
+	return p.Watch(ctx, key, opts)
+}
+
+// GetList implements storage.Interface.
+func (l *lazy) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	return l.current().GetList(ctx, key, opts, list)
+}
+
+// Get implements storage.Interface.
+func (l *lazy) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
+	return l.current().Get(ctx, key, opts, obj)
+}
+
+// Delete implements storage.Interface.
+func (l *lazy) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
+	cached runtime.Object, opts storage.DeleteOptions) error {
+	return l.current().Delete(ctx, key, out, preconditions, validate, cached, opts)
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (l *lazy) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+	update storage.UpdateFunc, cached runtime.Object) error {
+	return l.current().GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
+}
+
+// ReadinessCheck implements storage.Interface: a cache that nobody needs is ready.
+func (l *lazy) ReadinessCheck() error { return l.current().ReadinessCheck() }
+
+// RequestWatchProgress implements storage.Interface.
+func (l *lazy) RequestWatchProgress(ctx context.Context) error {
+	return l.current().RequestWatchProgress(ctx)
+}
+
+// CompactRevision implements storage.Interface.
+func (l *lazy) CompactRevision() int64 { return l.current().CompactRevision() }
