@@ -21,7 +21,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim mutants fuzz cross clean
+.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim mutants fuzz conformance cross clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ cross: deps ## build for linux/arm64, C programs too
 SEED  ?= 0
 SEEDS ?= 10000
 HOURS ?= 1
+conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*Probes' (LIST=file of names, PROCS=4)
+	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST)))
+
 sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
 	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)
 

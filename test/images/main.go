@@ -1,7 +1,10 @@
 // images builds the container images that carob's tests, benchmarks and demo
 // run, as OCI archives that `carob image import` and containerd read.
 //
-//	go run ./test/images [-out DIR] [-list] [NAME...]
+//	go run ./test/images [-out DIR] [-list] [NAME... | upstream]
+//
+// "upstream" are the images of Kubernetes' conformance suite, which need its
+// sources; without a name all others are built.
 package main
 
 import (
@@ -30,8 +33,11 @@ func run() error {
 	list := flag.Bool("list", false, "print the images and their references, build nothing")
 	flag.Parse()
 	names := flag.Args()
-	if len(names) == 0 {
+	switch {
+	case len(names) == 0:
 		names = build.Names()
+	case len(names) == 1 && names[0] == "upstream":
+		names = build.UpstreamNames()
 	}
 	if *list {
 		for _, n := range names {
@@ -53,7 +59,7 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%-10s %s  (%s)\n", n, file, time.Since(start).Round(time.Millisecond))
+		fmt.Printf("%-18s %s  (%s)\n", n, file, time.Since(start).Round(time.Millisecond))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func DefaultDir() (string, error) {
 	return filepath.Join(cache, "carob", "images"), nil
 }
 
-// Names lists all images there are, each also the name of its archive.
+// Names lists the images of our own tests, each also the name of its archive.
 func Names() []string {
 	var names []string
 	for _, im := range catalogue {
@@ -62,8 +62,17 @@ func Names() []string {
 
 // Refs lists the references under which an image is found; nil for an unknown name.
 func Refs(name string) []string {
-	if i := slices.IndexFunc(catalogue, func(im image) bool { return im.name == name }); i >= 0 {
-		return catalogue[i].refs
+	if im := find(name); im != nil {
+		return im.refs
+	}
+	return nil
+}
+
+func find(name string) *image {
+	for _, list := range [][]image{catalogue, upstream} {
+		if i := slices.IndexFunc(list, func(im image) bool { return im.name == name }); i >= 0 {
+			return &list[i]
+		}
 	}
 	return nil
 }
@@ -71,11 +80,10 @@ func Refs(name string) []string {
 // Build makes the named image unless its archive is there already, and answers
 // the archive's path.
 func (b *Builder) Build(ctx context.Context, name string) (string, error) {
-	i := slices.IndexFunc(catalogue, func(im image) bool { return im.name == name })
-	if i < 0 {
-		return "", fmt.Errorf("there is no image %q; there are %q", name, Names())
+	im := find(name)
+	if im == nil {
+		return "", fmt.Errorf("there is no image %q; there are %q and %q", name, Names(), UpstreamNames())
 	}
-	im := catalogue[i]
 	dir, err := filepath.Abs(b.Dir)
 	if err != nil {
 		return "", err
@@ -194,6 +202,11 @@ func (b *Builder) compileC(ctx context.Context, source string) ([]byte, error) {
 
 // compileGo builds a program of this module; the working directory must be in it.
 func (b *Builder) compileGo(ctx context.Context, pkg string) ([]byte, error) {
+	return b.compile(ctx, "", pkg)
+}
+
+// compile builds a program as the go command sees it from dir.
+func (b *Builder) compile(ctx context.Context, dir, pkg string) ([]byte, error) {
 	tmp, err := os.MkdirTemp(b.Dir, ".build-*")
 	if err != nil {
 		return nil, err
@@ -201,7 +214,7 @@ func (b *Builder) compileGo(ctx context.Context, pkg string) ([]byte, error) {
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "out")
 	// -buildid= makes the same source the same file.
-	if _, err := run(ctx, "", "go", "build", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, pkg); err != nil {
+	if _, err := run(ctx, dir, "go", "build", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, pkg); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(out)

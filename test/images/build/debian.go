@@ -107,6 +107,32 @@ func (d debian) download(ctx context.Context, pkgs []string) error {
 	return nil
 }
 
+// build makes one file from a source package by shell commands run in the
+// unpacked source.
+func (d debian) build(ctx context.Context, pkg, file string, commands ...string) ([]byte, error) {
+	tmp, err := os.MkdirTemp(d.dir, ".source-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	// The machine's own package sources, read as sources of source packages.
+	script := `set -e
+mkdir -p sources lists/partial
+sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > list 2>/dev/null || true
+for f in /etc/apt/sources.list.d/*.sources; do [ ! -f "$f" ] || sed 's/^Types:.*/Types: deb-src/' "$f" > sources/$(basename "$f"); done
+apt="apt-get -qq -o Dir::Etc::sourcelist=$PWD/list -o Dir::Etc::sourceparts=$PWD/sources -o Dir::State::Lists=$PWD/lists -o APT::Sandbox::User=root"
+$apt update
+$apt source --download-only ` + pkg + `
+mkdir tree
+tar xf ` + pkg + `_*.orig.tar.* -C tree --strip-components=1
+cd tree
+` + strings.Join(commands, "\n")
+	if _, err := run(ctx, tmp, "bash", "-c", script); err != nil {
+		return nil, fmt.Errorf("build %s from source: %w", pkg, err)
+	}
+	return os.ReadFile(filepath.Join(tmp, "tree", file))
+}
+
 func (d debian) apt(ctx context.Context, args ...string) ([]byte, error) {
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return nil, err

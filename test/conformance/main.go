@@ -1,0 +1,114 @@
+// conformance runs Kubernetes' own conformance suite against a carob cluster,
+// without any registry: it builds the suite from Go modules and its images from
+// Debian packages, starts a cluster of its own, and prints what passed.
+//
+//	go run . [-focus REGEXP] [-list FILE] [-kubeconfig FILE] …
+//
+// It lives in a module of its own because the suite is part of Kubernetes, which
+// carob must never import.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+type options struct {
+	focus, skip string
+	list, known string
+	kubeconfig  string
+	carob       string
+	cache, out  string
+	procs       int
+	show        bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := run(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(2)
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (failed bool, err error) {
+	o := options{}
+	flag.StringVar(&o.focus, "focus", "", "run the conformance tests whose name matches this regular expression (default: all)")
+	flag.StringVar(&o.skip, "skip", "", "leave out those whose name matches")
+	flag.StringVar(&o.list, "list", "", "run exactly the tests named in this file, one a line")
+	flag.StringVar(&o.known, "known", "known.txt", "tests that can't pass yet, with the reason; they are told, but are no failure")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, which must have the images, instead of one of our own")
+	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")
+	flag.StringVar(&o.cache, "cache", "../../.cache/conformance", "where the built suite and its images are kept")
+	flag.StringVar(&o.out, "out", "", "where logs and results go (default: the cache's folder run)")
+	flag.IntVar(&o.procs, "procs", 4, "tests that run side by side; serial ones run alone afterwards")
+	flag.BoolVar(&o.show, "show", false, "print the names of the tests and stop")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return false, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	for _, p := range []*string{&o.cache, &o.carob} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return false, err
+		}
+	}
+	if o.out == "" {
+		o.out = filepath.Join(o.cache, "run")
+	}
+	if o.out, err = filepath.Abs(o.out); err != nil {
+		return false, err
+	}
+	known, err := readKnown(o.known)
+	if err != nil {
+		return false, err
+	}
+	s, err := buildSuite(ctx, o.cache)
+	if err != nil {
+		return false, err
+	}
+	all, err := s.names(ctx)
+	if err != nil {
+		return false, err
+	}
+	want, err := choose(all, o)
+	if err != nil {
+		return false, err
+	}
+	if o.show {
+		for _, n := range want {
+			fmt.Println(n)
+		}
+		return false, nil
+	}
+	if err := os.RemoveAll(o.out); err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return false, err
+	}
+	kubeconfig := o.kubeconfig
+	if kubeconfig == "" {
+		c, err := startCluster(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		defer func() { err = errors.Join(err, c.stop()) }()
+		kubeconfig = c.kubeconfig
+	}
+	results, err := s.run(ctx, kubeconfig, want, o)
+	if err != nil {
+		return false, err
+	}
+	return report(os.Stdout, want, results, known), nil
+}
