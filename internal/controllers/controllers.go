@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/garbage"
+	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
@@ -47,6 +50,7 @@ type controller interface{ Run(ctx context.Context) }
 
 // Manager runs all controllers. Make it with New and Run it once.
 type Manager struct {
+	inventory   *inventory.Inventory
 	informers   []cache.SharedIndexInformer
 	controllers []controller
 	events      record.EventBroadcaster
@@ -67,12 +71,12 @@ func New(cfg *rest.Config, o Options) (*Manager, error) {
 			return connect(o.As("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system"))
 		}
 	}
-	return newManager(watcher.Kubernetes, as, o)
+	return newManager(watcher, as, o)
 }
 
 // NewForClients is New for clients that are there already; all controllers use them.
 func NewForClients(c Clients, o Options) (*Manager, error) {
-	return newManager(c.Kubernetes, func(string) (Clients, error) { return c, nil }, o)
+	return newManager(c, func(string) (Clients, error) { return c, nil }, o)
 }
 
 func connect(cfg *rest.Config) (Clients, error) {
@@ -95,12 +99,17 @@ func connect(cfg *rest.Config) (Clients, error) {
 	return clients, nil
 }
 
+// inventoryAfter leaves the first seconds to the first pods: what hangs on owners can wait.
+const inventoryAfter = 3 * time.Second
+
 // newManager builds the controllers on shared watches; as gives each its own way to write.
-func newManager(watcher kubernetes.Interface, as func(name string) (Clients, error), o Options) (*Manager, error) {
+func newManager(clients Clients, as func(name string) (Clients, error), o Options) (*Manager, error) {
+	watcher := clients.Kubernetes
 	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
 	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name), source.ConfigMaps(watcher, rootca.Name)
 	leases := source.Leases(watcher)
 	m := &Manager{
+		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		informers: []cache.SharedIndexInformer{namespaces, pods, nodes, accounts, configMaps, leases},
 		events:    record.NewBroadcaster(),
 		synced:    make(chan struct{}),
@@ -127,6 +136,9 @@ func newManager(watcher kubernetes.Interface, as func(name string) (Clients, err
 		}},
 		{"pod-garbage-collector", func(c Clients) (controller, error) {
 			return podgc.New(c.Kubernetes, nodes, pods)
+		}},
+		{"generic-garbage-collector", func(c Clients) (controller, error) {
+			return garbage.New(c.Metadata, m.inventory), nil
 		}},
 	} {
 		clients, err := as(part.identity)
@@ -164,6 +176,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if !cache.WaitFor(ctx, "", synced...) {
 		return nil // ctx ended first
 	}
+	group.Go(func() { m.inventory.Run(ctx) })
 	for _, c := range m.controllers {
 		group.Go(func() { c.Run(ctx) })
 	}

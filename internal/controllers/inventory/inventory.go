@@ -1,0 +1,359 @@
+// Package inventory watches the metadata of all objects in the cluster, one watch
+// for each kind that can be listed, watched and deleted, also kinds that come later
+// (custom resources, aggregated APIs). It keeps no object: it passes on what
+// happens. The controller manager runs it for the garbage collector and the quota
+// controller; it must never decide or write anything.
+//
+// Goroutines: one that looks for kinds when a definition changes, and a reflector
+// for each kind.
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// Kind is a served kind of objects.
+type Kind struct {
+	schema.GroupVersionResource
+	schema.GroupVersionKind
+	Namespaced bool
+}
+
+// Reader is told what happens. Its methods are called from many goroutines, for
+// one kind in the order of events, and must not wait.
+type Reader interface {
+	// Changed: an object is there. Its metadata is the callee's to read.
+	Changed(k Kind, o *metav1.PartialObjectMetadata)
+	// Gone: the object is there no more; o is its last state.
+	Gone(k Kind, o *metav1.PartialObjectMetadata)
+	// Relisted: of this kind exactly these objects are there.
+	Relisted(k Kind, objects []*metav1.PartialObjectMetadata)
+	// Kinds: the set of kinds has changed.
+	Kinds()
+}
+
+// How soon, and how often, kinds are looked for after a definition changed: a new
+// kind is served a moment after its definition says so.
+var rediscover = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second}
+
+// ignored kinds come and go in masses and nothing hangs on them.
+var ignored = map[schema.GroupResource]bool{
+	{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true,
+}
+
+// definitions are the kinds whose objects make kinds.
+var definitions = map[schema.GroupResource]bool{
+	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: true, {Group: "apiregistration.k8s.io", Resource: "apiservices"}: true,
+}
+
+// Inventory watches. Make it with New, give it readers and Run it once.
+type Inventory struct {
+	discovery discovery.DiscoveryInterface
+	objects   metadata.Interface
+	delay     time.Duration
+	readers   []Reader
+	look      chan struct{} // holds at most one
+	synced    chan struct{}
+
+	mu      sync.Mutex
+	kinds   map[schema.GroupKind][]Kind // every served version, the preferred first
+	watched map[schema.GroupResource]*watcher
+}
+
+// watcher is the watch of one kind.
+type watcher struct {
+	kind   Kind
+	cancel context.CancelFunc
+	listed chan struct{}
+	once   sync.Once
+}
+
+// New returns an inventory that starts its watches a while after Run.
+func New(d discovery.DiscoveryInterface, objects metadata.Interface, delay time.Duration) *Inventory {
+	return &Inventory{
+		discovery: d, objects: objects, delay: delay, look: make(chan struct{}, 1), synced: make(chan struct{}),
+		kinds: map[schema.GroupKind][]Kind{}, watched: map[schema.GroupResource]*watcher{},
+	}
+}
+
+// AddReader adds somebody to tell, before Run.
+func (i *Inventory) AddReader(r Reader) { i.readers = append(i.readers, r) }
+
+// Synced is closed once every kind of the first look has been listed.
+func (i *Inventory) Synced() <-chan struct{} { return i.synced }
+
+// Resolve finds the kind that an apiVersion and a kind name.
+func (i *Inventory) Resolve(gvk schema.GroupVersionKind) (Kind, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, k := range i.kinds[gvk.GroupKind()] {
+		if k.GroupVersionKind.Version == gvk.Version {
+			return k, true
+		}
+	}
+	return Kind{}, false
+}
+
+// Preferred finds a kind in the version the server prefers.
+func (i *Inventory) Preferred(gk schema.GroupKind) (Kind, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if all := i.kinds[gk]; len(all) > 0 {
+		return all[0], true
+	}
+	return Kind{}, false
+}
+
+// Run watches until ctx ends.
+func (i *Inventory) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	timer := time.NewTimer(i.delay)
+	defer timer.Stop()
+	step := len(rediscover) // of the looks after a change; none is due
+	first := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.look:
+			if !first {
+				step = 0
+				timer.Reset(rediscover[0])
+			}
+			continue
+		case <-timer.C:
+		}
+		complete := i.discover(ctx, &group)
+		if first && complete {
+			first = false
+			group.Go(func() { i.awaitLists(ctx) })
+		}
+		switch {
+		case first:
+			timer.Reset(time.Second)
+		case step+1 < len(rediscover):
+			step++
+			timer.Reset(rediscover[step])
+		case !complete:
+			timer.Reset(rediscover[len(rediscover)-1])
+		}
+	}
+}
+
+// A kind that can't be listed for so long (its server is down) holds up nobody any more.
+const listPatience = 30 * time.Second
+
+// awaitLists closes synced when all kinds watched by now have been listed or have gone.
+func (i *Inventory) awaitLists(ctx context.Context) {
+	i.mu.Lock()
+	waits := make([]chan struct{}, 0, len(i.watched))
+	for _, w := range i.watched {
+		waits = append(waits, w.listed)
+	}
+	i.mu.Unlock()
+	defer close(i.synced)
+	enough := time.NewTimer(listPatience)
+	defer enough.Stop()
+	for _, w := range waits {
+		select {
+		case <-ctx.Done():
+			return
+		case <-enough.C:
+			klog.FromContext(ctx).Info("Some kinds can't be listed; going on without them")
+			return
+		case <-w:
+		}
+	}
+}
+
+// discover asks for the kinds, starts and stops watches, and reports whether the
+// answer was complete. What can't be asked now keeps its watch.
+func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
+	groups, lists, err := i.discovery.ServerGroupsAndResources()
+	failed := map[schema.GroupVersion]bool{}
+	if err != nil {
+		var partial *discovery.ErrGroupDiscoveryFailed
+		if !errors.As(err, &partial) {
+			klog.FromContext(ctx).V(2).Info("Looking for kinds failed; trying again", "err", err)
+			return false
+		}
+		for gv := range partial.Groups {
+			failed[gv] = true
+		}
+	}
+	preferred := map[string]string{}
+	for _, g := range groups {
+		preferred[g.Name] = g.PreferredVersion.Version
+	}
+	kinds, watchable := sortKinds(lists, preferred)
+	if i.apply(ctx, group, kinds, watchable, failed) {
+		for _, r := range i.readers {
+			r.Kinds()
+		}
+	}
+	return len(failed) == 0
+}
+
+// sortKinds returns all kinds with their versions, the preferred one first, and
+// those to watch.
+func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (map[schema.GroupKind][]Kind, map[schema.GroupResource]Kind) {
+	kinds, watchable := map[schema.GroupKind][]Kind{}, map[schema.GroupResource]Kind{}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "get") || slices.Contains([]byte(r.Name), '/') {
+				continue
+			}
+			k := Kind{gv.WithResource(r.Name), gv.WithKind(r.Kind), r.Namespaced}
+			gk, gr := k.GroupKind(), k.GroupResource()
+			if all := kinds[gk]; gv.Version == preferred[gv.Group] {
+				kinds[gk] = append([]Kind{k}, all...)
+			} else {
+				kinds[gk] = append(all, k)
+			}
+			if ignored[gr] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "delete") {
+				continue
+			}
+			if _, ok := watchable[gr]; !ok || gv.Version == preferred[gv.Group] {
+				watchable[gr] = k
+			}
+		}
+	}
+	return kinds, watchable
+}
+
+// apply takes over a look and reports whether anything is new.
+func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[schema.GroupKind][]Kind, watchable map[schema.GroupResource]Kind, failed map[schema.GroupVersion]bool) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	changed := false
+	for gk, all := range i.kinds {
+		if _, ok := kinds[gk]; !ok && slices.ContainsFunc(all, func(k Kind) bool { return failed[k.GroupVersionKind.GroupVersion()] }) {
+			kinds[gk] = all
+		}
+	}
+	i.kinds = kinds
+	for gr, w := range i.watched {
+		k, ok := watchable[gr]
+		if ok && k == w.kind || !ok && failed[w.kind.GroupVersionKind.GroupVersion()] {
+			continue
+		}
+		changed = true
+		w.cancel()
+		w.heard()
+		delete(i.watched, gr)
+		if !ok {
+			for _, r := range i.readers {
+				r.Relisted(w.kind, nil)
+			}
+		}
+	}
+	for gr, k := range watchable {
+		if i.watched[gr] != nil {
+			continue
+		}
+		changed = true
+		ctx, cancel := context.WithCancel(ctx)
+		w := &watcher{kind: k, cancel: cancel, listed: make(chan struct{})}
+		i.watched[gr] = w
+		group.Go(func() { i.watch(ctx, w) })
+	}
+	return changed
+}
+
+func (w *watcher) heard() { w.once.Do(func() { close(w.listed) }) }
+
+func (i *Inventory) watch(ctx context.Context, w *watcher) {
+	api := i.objects.Resource(w.kind.GroupVersionResource)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return api.Watch(ctx, o)
+		},
+	}
+	log := klog.FromContext(ctx)
+	r := cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
+		Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
+	r.RunWithContext(ctx)
+}
+
+// feed passes on what a reflector finds.
+type feed struct {
+	*Inventory
+	w *watcher
+}
+
+var _ cache.ReflectorStore = (*feed)(nil)
+
+func (f *feed) tell(obj any, how func(Reader, *metav1.PartialObjectMetadata)) error {
+	o, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return fmt.Errorf("unexpected %T in the watch of %s", obj, f.w.kind.GroupVersionResource)
+	}
+	for _, r := range f.readers {
+		how(r, o)
+	}
+	f.definitionChanged()
+	return nil
+}
+
+// Add implements cache.ReflectorStore.
+func (f *feed) Add(obj any) error {
+	return f.tell(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Changed(f.w.kind, o) })
+}
+
+// Update implements cache.ReflectorStore.
+func (f *feed) Update(obj any) error { return f.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (f *feed) Delete(obj any) error {
+	return f.tell(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Gone(f.w.kind, o) })
+}
+
+// Replace implements cache.ReflectorStore.
+func (f *feed) Replace(list []any, _ string) error {
+	objects := make([]*metav1.PartialObjectMetadata, 0, len(list))
+	for _, obj := range list {
+		if o, ok := obj.(*metav1.PartialObjectMetadata); ok {
+			objects = append(objects, o)
+		}
+	}
+	for _, r := range f.readers {
+		r.Relisted(f.w.kind, objects)
+	}
+	f.w.heard()
+	f.definitionChanged()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; there is nothing to repeat.
+func (f *feed) Resync() error { return nil }
+
+// definitionChanged has kinds looked for when it was a definition that changed.
+func (f *feed) definitionChanged() {
+	if !definitions[f.w.kind.GroupResource()] {
+		return
+	}
+	select {
+	case f.look <- struct{}{}:
+	default:
+	}
+}
