@@ -183,29 +183,51 @@ func try(ctx context.Context, root, dir string, m mutant, seeds int) (v verdict)
 	if err := errors.Join(os.WriteFile(name+".go", broken, 0o600), os.WriteFile(name+".json", overlay, 0o600)); err != nil {
 		return verdict{err: err}
 	}
-	for _, step := range []struct {
-		pkg, run string
-		env      []string
-	}{
-		{folder, "^Test", nil},
-		{"internal/sim", "^TestSeeds$", []string{"SIM_SEEDS=" + strconv.Itoa(seeds)}},
-	} {
-		cmd := exec.CommandContext(ctx, "go", "test", "-overlay", name+".json", "-count=1", "-failfast", "-timeout=3m", "-run", step.run, "./"+step.pkg)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), step.env...)
-		cmd.WaitDelay = 5 * time.Second
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		out, err := cmd.CombinedOutput()
+	defer func() {
+		for _, end := range []string{".go", ".json", ".test"} {
+			_ = os.Remove(name + end)
+		}
+	}()
+	pkg := ""
+	for _, step := range killers {
+		if step.pkg != pkg {
+			pkg = step.pkg
+			out, err := command(ctx, root, seeds, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", name+".json", "-o", name+".test", "./"+pkg)
+			if ctx.Err() != nil {
+				return verdict{err: ctx.Err()}
+			}
+			if err != nil {
+				return verdict{err: fmt.Errorf("it does not compile: %.300s", out)}
+			}
+		}
+		args := append([]string{"-test.failfast", "-test.timeout=3m"}, step.args...)
+		out, err := command(ctx, filepath.Join(root, pkg), seeds, name+".test", args...)
 		switch {
-		case err == nil:
-			continue
 		case ctx.Err() != nil:
 			return verdict{err: ctx.Err()}
-		case bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")):
-			return verdict{err: fmt.Errorf("it does not compile: %.300s", out)}
+		case err != nil:
+			return verdict{by: killer(out)}
 		}
-		return verdict{by: killer(out)}
 	}
 	return verdict{}
+}
+
+// killers go from the quick to the slow; those of one package share their build.
+var killers = []struct {
+	pkg  string
+	args []string
+}{
+	{folder, []string{"-test.run=^TestTranscripts$"}},
+	{folder, []string{"-test.run=^Test", "-test.skip=^TestTranscripts$"}},
+	{"internal/sim", []string{"-test.run=^TestSeeds$"}},
+}
+
+func command(ctx context.Context, dir string, seeds int, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "SIM_SEEDS="+strconv.Itoa(seeds))
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	return cmd.CombinedOutput()
 }
 
 var (
