@@ -116,7 +116,7 @@ func (w *world) start() {
 		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
 		Admit: func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
 			beside := slices.ContainsFunc(others, func(p *corev1.Pod) bool { return p.Name == pod.Labels["refused-beside"] })
-			if beside || strings.HasPrefix(pod.Name, "refused") {
+			if beside || strings.HasPrefix(pod.Name, "refused") || crowded(pod, others) {
 				return &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}
 			}
 			return nil

@@ -33,6 +33,19 @@ func (w *world) resize(name, memory string) {
 	})
 }
 
+// crowded is the admission of a node whose room for memory limits is the pod's label "room".
+func crowded(pod *corev1.Pod, others []*corev1.Pod) bool {
+	label := pod.Labels["room"]
+	if label == "" {
+		return false
+	}
+	room := resource.MustParse(label)
+	for _, p := range append(others, pod) {
+		room.Sub(*p.Spec.Containers[0].Resources.Limits.Memory())
+	}
+	return room.Sign() < 0
+}
+
 func hasCondition(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == t {
@@ -94,6 +107,60 @@ func TestResize(t *testing.T) {
 		settle(5 * time.Second)
 		if n := w.runtime.count("UpdateContainerResources"); n != updates+1 || hasCondition(w.api.get("a"), corev1.PodResizePending) {
 			t.Errorf("%d updates, conditions %+v", n, w.api.get("a").Status.Conditions)
+		}
+	})
+}
+
+// Room that is made goes to the waiting resize with the highest priority, whichever asks
+// first (L3.123), and two that are asked for at once never get the same room.
+func TestResizesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		put := func(name, memory string, priority int32) {
+			pod := webPod(name)
+			pod.Generation = 1
+			pod.Labels = map[string]string{"room": "1000Mi"}
+			pod.Spec.Priority = &priority
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
+			w.api.put(pod)
+		}
+		put("big", "700Mi", 0)
+		for _, name := range []string{"a", "b", "c"} {
+			put(name, "100Mi", map[string]int32{"a": 1, "b": 3, "c": 2}[name])
+		}
+		settle(time.Second)
+		for _, name := range []string{"a", "b", "c"} {
+			w.mustBe(name, corev1.PodRunning)
+			w.resize(name, "600Mi") // one of them has room beside the others
+		}
+		settle(time.Second)
+		for _, name := range []string{"a", "b", "c"} {
+			if !hasCondition(w.api.get(name), corev1.PodResizePending) {
+				t.Fatalf("%s is not deferred: %+v", name, w.api.get(name).Status.Conditions)
+			}
+		}
+		w.deleteGracefully("big", 1)
+		settle(5 * time.Second)
+		for name, waits := range map[string]bool{"a": true, "b": false, "c": true} {
+			if hasCondition(w.api.get(name), corev1.PodResizePending) != waits {
+				t.Errorf("%s: %+v", name, w.api.get(name).Status.Conditions)
+			}
+		}
+		w.resize("b", "100Mi")
+		settle(5 * time.Second)
+		w.resize("a", "601Mi") // all at once again, from the least
+		w.resize("c", "601Mi")
+		settle(5 * time.Second)
+		granted := 0
+		for _, name := range []string{"a", "b", "c"} {
+			if !hasCondition(w.api.get(name), corev1.PodResizePending) && w.api.get(name).Spec.Containers[0].Resources.Limits.Memory().Value() > 600<<20 {
+				granted++
+			}
+		}
+		if granted != 1 {
+			t.Errorf("%d of the resizes that were asked for at once have the room of one", granted)
 		}
 	})
 }

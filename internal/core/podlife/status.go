@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/resources"
 )
 
 const (
@@ -148,23 +150,5 @@ func (m *machine) qosClass() corev1.PodQOSClass {
 	if q := m.pod.Status.QOSClass; q != "" {
 		return q
 	}
-	guaranteed, any := true, false
-	for _, l := range [...][]corev1.Container{m.pod.Spec.InitContainers, m.pod.Spec.Containers} {
-		for i := range l {
-			for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-				request, limit := l[i].Resources.Requests[name], l[i].Resources.Limits[name]
-				any = any || !request.IsZero() || !limit.IsZero()
-				if limit.IsZero() || !request.IsZero() && request.Cmp(limit) != 0 {
-					guaranteed = false
-				}
-			}
-		}
-	}
-	switch {
-	case !any:
-		return corev1.PodQOSBestEffort
-	case guaranteed:
-		return corev1.PodQOSGuaranteed
-	}
-	return corev1.PodQOSBurstable
+	return resources.ComputeQoS(m.pod)
 }

@@ -41,8 +41,9 @@ type entry struct {
 	source   string
 	gone     bool // left its source
 	rejected *podlife.Rejection
-	owner    *owner // nil while at rest
-	last     View   // of the last owner
+	owner    *owner      // nil while at rest
+	claim    *corev1.Pod // a resize that was granted; see claimed
+	last     View        // of the last owner
 }
 
 // View is what is known of a pod at this moment.
@@ -300,43 +301,17 @@ func (m *Manager) active() []*corev1.Pod {
 
 // runs is the pod with the resources that it may use.
 func (e *entry) runs() *corev1.Pod {
+	var runs *corev1.Pod
 	if e.owner != nil {
-		if v := e.owner.view(); v.runs != nil {
-			return v.runs
-		}
+		runs = e.owner.view().runs
+	}
+	if c := e.claimed(runs); c != nil {
+		return c
+	}
+	if runs != nil {
+		return runs
 	}
 	return e.pod
-}
-
-// admitResize implements hub (L3.120).
-func (m *Manager) admitResize(pod *corev1.Pod) Result {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	others := slices.DeleteFunc(m.active(), func(p *corev1.Pod) bool { return p.UID == pod.UID })
-	if r := m.cfg.Admit(pod, others); r != nil {
-		return Result{Err: &podlife.Failure{Reason: r.Reason, Message: r.Message}}
-	}
-	return Result{}
-}
-
-// vacancies implements hub.
-func (m *Manager) vacancies() int64 { return m.vacated.Load() }
-
-// vacate implements hub.
-func (m *Manager) vacate() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.makeRoom()
-}
-
-// makeRoom tells the pods that wait for a resize that others made room, with m.mu held.
-func (m *Manager) makeRoom() {
-	m.vacated.Add(1)
-	for _, e := range m.entries {
-		if e.owner != nil && slices.ContainsFunc(e.owner.view().Waits, func(w podlife.Wait) bool { return w.For == "resize" }) {
-			e.owner.post(func(*mailbox) {})
-		}
-	}
 }
 
 // own gives the entry an owner, with m.mu held.

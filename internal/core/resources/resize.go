@@ -1,0 +1,54 @@
+package resources
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Resize is a resize that waits for room on its node.
+type Resize struct {
+	Wanted *corev1.Pod // with the resources that it asks for
+	Held   *corev1.Pod // with those that it may use now
+	Since  time.Time   // when it was deferred
+}
+
+// CompareResizes orders the resizes that wait, for slices.SortFunc: what asks for no
+// more than it holds, then the higher priority, the better class, the longer wait
+// (L3.123). What comes first is tried first when room was made.
+func CompareResizes(a, b Resize) int {
+	return cmp.Or(
+		cmp.Compare(a.grows(), b.grows()),
+		cmp.Compare(priority(b.Wanted), priority(a.Wanted)),
+		cmp.Compare(classRank(a.Wanted), classRank(b.Wanted)),
+		a.Since.Compare(b.Since),
+	)
+}
+
+// grows is 1 when the resize asks for more cpu or memory than the pod holds.
+func (r *Resize) grows() int {
+	wanted, held := AmountOf(SpecRequests(r.Wanted)), AmountOf(SpecRequests(r.Held))
+	if wanted.MilliCPU > held.MilliCPU || wanted.Memory > held.Memory {
+		return 1
+	}
+	return 0
+}
+
+func priority(pod *corev1.Pod) int32 {
+	if p := pod.Spec.Priority; p != nil {
+		return *p
+	}
+	return 0
+}
+
+func classRank(pod *corev1.Pod) int {
+	switch QoS(pod) {
+	case corev1.PodQOSGuaranteed:
+		return 0
+	case corev1.PodQOSBurstable:
+		return 1
+	default:
+		return 2
+	}
+}

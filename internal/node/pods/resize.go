@@ -1,0 +1,94 @@
+package pods
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
+)
+
+// A resize that was granted is a claim until the owner has taken it over: it counts
+// for the admission of all others from the moment of the grant, so that two resizes
+// asked for at once never get the same room.
+
+// admitResize implements hub (L3.120).
+func (m *Manager) admitResize(pod *corev1.Pod) Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[pod.UID]
+	if e == nil {
+		return Result{Err: &podlife.Failure{Reason: podlife.Aborted, Message: "the pod is gone"}}
+	}
+	if r := m.claim(e, pod); r != nil {
+		return Result{Err: &podlife.Failure{Reason: r.Reason, Message: r.Message}}
+	}
+	return Result{}
+}
+
+// claim lets the pod have what its spec wants, if there is room; with m.mu held.
+func (m *Manager) claim(e *entry, pod *corev1.Pod) *podlife.Rejection {
+	others := slices.DeleteFunc(m.active(), func(p *corev1.Pod) bool { return p.UID == pod.UID })
+	r := m.cfg.Admit(pod, others)
+	if e.claim = nil; r == nil {
+		e.claim = pod
+	}
+	return r
+}
+
+// claimed is the pod as it was granted, while its owner does not know yet; with m.mu held.
+func (e *entry) claimed(runs *corev1.Pod) *corev1.Pod {
+	if c := e.claim; c != nil && (runs != nil && runs.Generation >= c.Generation || e.pod.Generation != c.Generation) {
+		e.claim = nil // taken over, or overtaken by a newer spec
+	}
+	return e.claim
+}
+
+// vacancies implements hub.
+func (m *Manager) vacancies() int64 { return m.vacated.Load() }
+
+// vacate implements hub.
+func (m *Manager) vacate() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.makeRoom()
+}
+
+// makeRoom gives the room that others made to the pods that wait for a resize, in
+// their order (L3.123), and tells all of them to ask; with m.mu held.
+func (m *Manager) makeRoom() {
+	m.vacated.Add(1)
+	type waiter struct {
+		resources.Resize
+		entry *entry
+	}
+	var waiters []waiter
+	for _, e := range m.entries {
+		if e.owner == nil {
+			continue
+		}
+		v := e.owner.view()
+		if !slices.ContainsFunc(v.Waits, func(w podlife.Wait) bool { return w.For == "resize" }) {
+			continue
+		}
+		e.owner.post(func(*mailbox) {})
+		if since, ok := deferredSince(&v.Status); ok && e.claimed(v.runs) == nil {
+			waiters = append(waiters, waiter{resources.Resize{Wanted: e.pod, Held: e.runs(), Since: since}, e})
+		}
+	}
+	slices.SortFunc(waiters, func(a, b waiter) int { return resources.CompareResizes(a.Resize, b.Resize) })
+	for _, w := range waiters {
+		m.claim(w.entry, w.Wanted)
+	}
+}
+
+func deferredSince(st *corev1.PodStatus) (time.Time, bool) {
+	for i := range st.Conditions {
+		if c := &st.Conditions[i]; c.Type == corev1.PodResizePending && c.Reason == corev1.PodReasonDeferred {
+			return c.LastTransitionTime.Time, true
+		}
+	}
+	return time.Time{}, false
+}
