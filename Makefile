@@ -71,11 +71,11 @@ $(TOOLS)/golangci-lint:
 	GOBIN=$(CURDIR)/$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTER)
 
 generate: native ## make all generated files again
-	cd tools && $(GO) run ./cmd/generate
+	cd tools && $(GO) run ./cmd/generate && $(GO) run ./cmd/validations
 	$(GO) generate ./internal/runtime/native/seccomp
 	hack/third-party > docs/third-party.txt
 
-GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd internal/runtime/native/seccomp/numbers.go docs/third-party.txt
+GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd internal/apiserver/declared internal/runtime/native/seccomp/numbers.go docs/third-party.txt
 generate-check: generate
 	@out=$$(git status --porcelain -- $(GENERATED)); [ -z "$$out" ] || { echo "generated files are not up to date, commit what 'make generate' made:"; echo "$$out"; exit 1; }
 

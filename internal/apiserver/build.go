@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/auth"
+	"carob/internal/apiserver/declared"
 	"carob/internal/apiserver/defaults"
 	"carob/internal/apiserver/pods"
 	"carob/internal/apiserver/resources"
@@ -48,7 +49,7 @@ func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
 // build makes everything that needs no storage engine.
 func (s *Server) build() error {
-	set, err := scheme.New(defaults.Register)
+	set, err := scheme.New(defaults.Register, declared.Register)
 	if err != nil {
 		return err
 	}

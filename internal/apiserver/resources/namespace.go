@@ -144,9 +144,9 @@ func namespaceIsEmpty(ctx context.Context, key string, obj, existing runtime.Obj
 }
 
 func namespaceSubresources(s *Store) (map[string]rest.Storage, error) {
-	strategy, err := newStrategy(s.CreateStrategy, s.Resource)
-	if err != nil {
-		return nil, err
+	strategy, ok := s.UpdateStrategy.(*Strategy)
+	if !ok {
+		return nil, fmt.Errorf("namespaces have the strategy %T", s.UpdateStrategy)
 	}
 	view := *s.Store
 	view.UpdateStrategy = finalizeStrategy{strategy}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/apiserver/declared"
 )
 
 // Strategy is the create, update and delete strategy of every kind, steered by
@@ -26,6 +28,7 @@ type Strategy struct {
 	// Field positions in the Go struct, -1 when the kind has no such field:
 	// looked up once, because FieldByName on each write is not free.
 	meta, spec, status int
+	scheme             *runtime.Scheme
 	reset              map[fieldpath.APIVersion]*fieldpath.Set
 }
 
@@ -38,9 +41,9 @@ var (
 	_ rest.RESTGracefulDeleteStrategy = gracefulStrategy{}
 )
 
-func newStrategy(typer runtime.ObjectTyper, r *Resource) (*Strategy, error) {
+func newStrategy(scheme *runtime.Scheme, r *Resource) (*Strategy, error) {
 	t := reflect.TypeOf(r.New()).Elem()
-	s := &Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, resource: r,
+	s := &Strategy{ObjectTyper: scheme, scheme: scheme, NameGenerator: names.SimpleNameGenerator, resource: r,
 		meta: fieldIndex(t, "ObjectMeta"), spec: fieldIndex(t, "Spec"), status: fieldIndex(t, "Status")}
 	if s.meta < 0 || r.Status && s.status < 0 {
 		return nil, fmt.Errorf("%v has not the fields its descriptor says", r.Kind)
@@ -138,7 +141,7 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 	if s.resource.Validator.Create != nil {
 		errs = append(errs, s.resource.Validator.Create(ctx, obj)...)
 	}
-	return errs
+	return declared.Check(ctx, s.scheme, errs, obj, nil, "")
 }
 
 // ValidateUpdate implements rest.RESTUpdateStrategy.
@@ -147,7 +150,7 @@ func (s *Strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 	if s.resource.Validator.Update != nil {
 		errs = append(errs, s.resource.Validator.Update(ctx, obj, old)...)
 	}
-	return errs
+	return declared.Check(ctx, s.scheme, errs, obj, old, "")
 }
 
 // WarningsOnCreate implements rest.RESTCreateStrategy.
@@ -229,7 +232,7 @@ func (s *StatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Ob
 	if s.resource.Validator.StatusUpdate != nil {
 		errs = append(errs, s.resource.Validator.StatusUpdate(ctx, obj, old)...)
 	}
-	return errs
+	return declared.Check(ctx, s.scheme, errs, obj, old, "status")
 }
 
 // WarningsOnUpdate implements rest.RESTUpdateStrategy.

@@ -1,0 +1,72 @@
+// Package declared checks objects by the rules that the API's Go types declare in
+// comments ("+k8s:required", "+k8s:maxItems=8"), for which upstream's generator
+// makes the functions in the folders below. The strategies call it after the
+// hand-written rules of package validation; what both find is said once.
+package declared
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"carob/internal/apiserver/declared/apps"
+	"carob/internal/apiserver/declared/autoscaling"
+	"carob/internal/apiserver/declared/batch"
+	"carob/internal/apiserver/declared/certificates"
+	"carob/internal/apiserver/declared/coordination"
+	"carob/internal/apiserver/declared/core"
+	"carob/internal/apiserver/declared/discovery"
+	"carob/internal/apiserver/declared/networking"
+	"carob/internal/apiserver/declared/node"
+	"carob/internal/apiserver/declared/policy"
+	"carob/internal/apiserver/declared/rbac"
+	"carob/internal/apiserver/declared/resource"
+	"carob/internal/apiserver/declared/scheduling"
+	"carob/internal/apiserver/declared/storage"
+	"carob/internal/apiserver/declared/storagemigration"
+)
+
+// Register adds the declared rules to s.
+func Register(s *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{
+		apps.RegisterValidations, autoscaling.RegisterValidations, batch.RegisterValidations, certificates.RegisterValidations, coordination.RegisterValidations,
+		core.RegisterValidations, discovery.RegisterValidations, networking.RegisterValidations, node.RegisterValidations, policy.RegisterValidations,
+		rbac.RegisterValidations, resource.RegisterValidations, scheduling.RegisterValidations, storage.RegisterValidations, storagemigration.RegisterValidations,
+	} {
+		if err := add(s); err != nil {
+			return fmt.Errorf("register the declared rules: %w", err)
+		}
+	}
+	return nil
+}
+
+// options are the feature gates that rules depend on, as they are by default in v1.37.
+var options = map[string]bool{
+	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false, "WorkloadWithJob": false,
+}
+
+// Check returns found, the errors of the hand-written rules, and what the declared
+// rules find beside them. old is nil for a create; subresource is empty for the
+// object itself.
+func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object, subresource string) field.ErrorList {
+	var path []string
+	if subresource != "" {
+		path = []string{subresource}
+	}
+	var errs field.ErrorList
+	if old == nil {
+		errs = s.Validate(ctx, options, obj, path...)
+	} else {
+		errs = s.ValidateUpdate(ctx, options, obj, old, path...)
+	}
+	for _, e := range errs {
+		// The two may word the same thing differently.
+		if !slices.ContainsFunc(found, func(f *field.Error) bool { return f.Field == e.Field && f.Type == e.Type }) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
