@@ -21,7 +21,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e check fmt vet lint generate generate-check third-party-check bench sim mutants fuzz conformance cross clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest cross clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ clauses: ## which clauses of a pod's life that a user can see have a test
 bench: build images ## measure the whole against containerd + runc in one run, print one table
 	@hack/deps containerd runc /usr/lib/cni/bridge
 	$(GO) run ./test/bench -carob $(BIN)/carob -images $(CACHE)/images
+
+bench-runtime: deps native ## container runtimes side by side at the CRI: carob's, containerd + runc, containerd + crun, and where carob's milliseconds go
+	@hack/reference-runtimes $(TOOLS)/reference
+	@$(GO) build -o $(TOOLS)/runtime-bench ./test/runtime-bench
+	$(TOOLS)/runtime-bench -programs $(TOOLS)/reference -images $(CACHE)/images
 
 clean: ## remove what was built (never a data directory)
 	rm -rf $(BIN) $(CACHE) dist

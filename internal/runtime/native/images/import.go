@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
@@ -36,6 +37,10 @@ func importError(ctx context.Context, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
+	var full *noRoom
+	if errors.As(err, &full) || errors.Is(err, syscall.ENOSPC) {
+		return status.Errorf(codes.ResourceExhausted, "failed to import: %v", err)
+	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("the archive ends too early: %w", err)
 	}
@@ -48,7 +53,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 		return nil, err
 	}
 	defer release()
-	stream, err := decompress(r)
+	stream, err := decompress(s.room.reader(r))
 	if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -99,7 +99,7 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 	if err != nil {
 		return nil, err
 	}
-	fetch := images.Handlers(remotes.FetchHandler(s.content, fetcher), s.children(), sources)
+	fetch := images.Handlers(s.sane(), remotes.FetchHandler(s.content, fetcher), s.children(), sources)
 	if err := s.unpack(ctx, target, fetch); err != nil {
 		return nil, stalled(ctx, err)
 	}
@@ -121,11 +121,55 @@ func stalled(ctx context.Context, err error) error {
 	return err
 }
 
+// Bounds of what an image may be made of. Documents are manifests, indexes and
+// configurations: they are held in memory. The kernel stacks 500 layers.
+const (
+	maxDocument  = 4 << 20
+	maxDocuments = 100
+	maxLayers    = 500
+)
+
+// sane refuses what no honest registry offers before it is fetched, and what does
+// not fit on the disk.
+func (s *Store) sane() images.HandlerFunc {
+	var documents atomic.Int32
+	return func(_ context.Context, d imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		switch {
+		case d.Size < 0:
+			return nil, fmt.Errorf("%s is said to have %d bytes", d.Digest, d.Size)
+		case images.IsLayerType(d.MediaType):
+			return nil, s.room.bytes(d.Size)
+		case d.Size > maxDocument:
+			return nil, fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType, size(d.Size), size(maxDocument))
+		case documents.Add(1) > maxDocuments:
+			return nil, fmt.Errorf("the image has more than %d manifests", maxDocuments)
+		}
+		return nil, nil
+	}
+}
+
+// boundLayers refuses a manifest with more layers than the kernel can stack.
+func boundLayers(h images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, d imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		children, err := h(ctx, d)
+		layers := 0
+		for _, c := range children {
+			if images.IsLayerType(c.MediaType) {
+				layers++
+			}
+		}
+		if layers > maxLayers {
+			return nil, fmt.Errorf("manifest %s has %d layers, more than the %d that can be mounted", d.Digest, layers, maxLayers)
+		}
+		return children, err
+	}
+}
+
 // children walks from an index to the one manifest of this machine, its
 // configuration and its layers, and ties each to its parent for the collector.
 // Packed layers are not tied: once unpacked they are garbage.
 func (s *Store) children() images.HandlerFunc {
-	h := images.SetChildrenMappedLabels(s.content, images.ChildrenHandler(s.content), images.ChildGCLabelsFilterLayers)
+	h := images.SetChildrenMappedLabels(s.content, boundLayers(images.ChildrenHandler(s.content)), images.ChildGCLabelsFilterLayers)
 	return images.LimitManifests(images.FilterPlatforms(h, s.platform), s.platform, 1)
 }
 
@@ -135,7 +179,7 @@ func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h image
 	u, err := unpack.NewUnpacker(ctx, s.content,
 		unpack.WithUnpackPlatform(unpack.Platform{
 			Platform: s.platform, SnapshotterKey: snapshotterName, Snapshotter: s.snapshots,
-			Applier: apply.NewFileSystemApplier(s.content),
+			Applier: &applier{content: s.content, room: s.room},
 		}),
 		unpack.WithLimiter(limit),
 		unpack.WithDuplicationSuppressor(&s.locks))
@@ -179,13 +223,14 @@ func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.
 	if images.IsLayerType(d.MediaType) {
 		f.progress.say("fetching layer %s (%.1f MB)", short(d.Digest), float64(d.Size)/1e6)
 	}
+	d.URLs = nil // a manifest does not send the node to addresses of its choice
 	answered := f.watch.start()
 	body, err := f.Fetcher.Fetch(ctx, d)
 	answered()
 	if err != nil {
 		return nil, err
 	}
-	w := &watchedBody{ReadCloser: body, watch: f.watch}
+	w := &watchedBody{ReadCloser: body, watch: f.watch, of: d, left: d.Size}
 	if seeker, ok := body.(io.Seeker); ok {
 		// Keeps an interrupted download resumable.
 		return &watchedSeeker{watchedBody: w, Seeker: seeker}, nil
@@ -193,19 +238,34 @@ func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.
 	return w, nil
 }
 
+// watchedBody never brings more than it was announced to have.
 type watchedBody struct {
 	io.ReadCloser
 	watch stallWatch
+	of    imagespec.Descriptor
+	left  int64
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	defer b.watch.start()()
-	return b.ReadCloser.Read(p)
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, fmt.Errorf("the registry sends more than the %d bytes that %s has", b.of.Size, b.of.Digest)
+	}
+	return n, err
 }
 
 type watchedSeeker struct {
 	*watchedBody
 	io.Seeker
+}
+
+func (s *watchedSeeker) Seek(offset int64, whence int) (int64, error) {
+	at, err := s.Seeker.Seek(offset, whence)
+	if err == nil {
+		s.left = s.of.Size - at
+	}
+	return at, err
 }
 
 func short(d digest.Digest) string {

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -30,6 +32,10 @@ import (
 func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.AuthConfig) docker.RegistryHosts {
 	opts := config.HostOptions{
 		Credentials: func(host string) (string, string, error) { return credentials(auth, host) },
+		UpdateClient: func(c *http.Client) error {
+			c.Transport = boundedAnswers{c.Transport}
+			return nil
+		},
 	}
 	if s.cfg.RegistryConfig != "" {
 		opts.HostDir = config.HostDirFromRoot(s.cfg.RegistryConfig)
@@ -55,6 +61,37 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 		}
 		return hosts, err
 	}
+}
+
+// maxAnswer bounds what is read of a token server's answer.
+const maxAnswer = 1 << 20
+
+// boundedAnswers bounds the answers to requests that ask for no kind of content,
+// those for tokens, which the library reads into memory as they come, and
+// manifests, which it reads to their end when their size is not announced.
+type boundedAnswers struct{ http.RoundTripper }
+
+func (b boundedAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
+	rt := b.RoundTripper
+	if rt == nil {
+		rt = http.DefaultTransport
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return resp, err
+	}
+	bound := int64(math.MaxInt64)
+	switch {
+	case req.Header.Get("Accept") == "":
+		bound = maxAnswer
+	case strings.Contains(req.URL.Path, "/manifests/"):
+		bound = maxDocument + 1
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(resp.Body, bound), resp.Body}
+	return resp, nil
 }
 
 func sameRegistry(host, domain string) bool {
@@ -107,6 +144,7 @@ func pullError(ref string, err error) error {
 	var reply remoteerrors.ErrUnexpectedStatus
 	var network net.Error
 	var dns *net.DNSError
+	var full *noRoom
 	switch {
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, text)
@@ -125,6 +163,8 @@ func pullError(ref string, err error) error {
 		case reply.StatusCode >= 500:
 			return unavailable(text)
 		}
+	case errors.As(err, &full), errors.Is(err, syscall.ENOSPC):
+		return status.Error(codes.ResourceExhausted, text)
 	case errors.Is(err, errStalled), errors.As(err, &dns), errors.As(err, &network):
 		return unavailable(text)
 	}

@@ -88,6 +88,7 @@ type Store struct {
 	snapshots snapshots.Snapshotter // the same behind the database
 	platform  platforms.MatchComparer
 	locks     keylock.Locks
+	room      *room
 
 	// mu guards the index and the holds below; no I/O on a registry happens under it.
 	mu     sync.RWMutex
@@ -131,6 +132,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		}
 	}
 	quietLibraries()
+	if strings.ContainsAny(cfg.Root, ",:\\") {
+		// They separate the options of an overlay and its layers.
+		return nil, errkind.Errorf(errkind.Unsupported, "image store %s: its path may not hold a comma, a colon or a backslash: choose another data directory", cfg.Root)
+	}
 	if err := os.MkdirAll(filepath.Join(cfg.Root, "rw"), 0o700); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
 	}
@@ -142,7 +147,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
 	}
-	s := &Store{cfg: cfg, platform: platforms.Default(), byID: map[string]*record{}, byName: map[string]string{}, bases: map[string]*base{}}
+	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{}, byName: map[string]string{}, bases: map[string]*base{}}
 	if err := s.open(ctx, db); err != nil {
 		if s.layers != nil {
 			_ = s.layers.Close()
@@ -155,7 +160,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 // quietLibraries keeps containerd's libraries from writing to standard error what
 // is no error; what fails they return.
-var quietLibraries = sync.OnceFunc(func() { _ = log.SetLevel("error") })
+var quietLibraries = sync.OnceFunc(func() { _ = log.SetLevel("fatal") })
 
 func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	ctx = inNamespace(ctx)
@@ -165,6 +170,11 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 		if err := overlayutils.Supported(s.cfg.Root); err != nil {
 			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w", s.cfg.Root, err)
 		}
+	}
+	// The library's collector gives up, and leaves what was half fetched, while
+	// there is no such directory.
+	if err := os.MkdirAll(filepath.Join(s.cfg.Root, "content", "blobs"), 0o755); err != nil {
+		return fmt.Errorf("make content store: %w", err)
 	}
 	blobs, err := local.NewStore(filepath.Join(s.cfg.Root, "content"))
 	if err != nil {

@@ -1,0 +1,84 @@
+package images
+
+import (
+	"archive/tar"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxReserve is what images leave free at most.
+const maxReserve = 1 << 30
+
+// room is how much images may take of the store's file system: all but a tenth of
+// it, or but a gigabyte, so that an image can't take the disk from the API's
+// store, the logs and what runs. It looks at the disk anew each time.
+type room struct {
+	dir string
+}
+
+// noRoom says that an image does not fit.
+type noRoom struct{ text string }
+
+func (e *noRoom) Error() string { return e.text }
+
+// bytes asks for room for n bytes.
+func (r *room) bytes(n int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.dir, &st); err != nil {
+		return fmt.Errorf("measuring the room in %s: %w", r.dir, err)
+	}
+	free, total := int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
+	reserve := min(total/10, maxReserve)
+	if n > free-reserve {
+		return &noRoom{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir, size(n), size(free), size(reserve))}
+	}
+	// Some file systems have no fixed number of files and say 0.
+	if st.Files > 0 && st.Ffree <= st.Files/20 {
+		return &noRoom{fmt.Sprintf("no room in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
+	}
+	return nil
+}
+
+// file asks for room for an archive's next file.
+func (r *room) file(h *tar.Header) error {
+	if h.Size < 0 {
+		return fmt.Errorf("file %q has size %d", h.Name, h.Size)
+	}
+	return r.bytes(h.Size)
+}
+
+// reader is a stream that fails when what it brings no longer fits.
+func (r *room) reader(from io.Reader) io.Reader { return &roomReader{room: r, r: from} }
+
+// roomStep is how often a stream looks at the disk.
+const roomStep = 16 << 20
+
+type roomReader struct {
+	room *room
+	r    io.Reader
+	left int64 // until the next look
+}
+
+func (r *roomReader) Read(p []byte) (int, error) {
+	if r.left <= 0 {
+		if err := r.room.bytes(roomStep); err != nil {
+			return 0, err
+		}
+		r.left = roomStep
+	}
+	n, err := r.r.Read(p)
+	r.left -= int64(n)
+	return n, err
+}
+
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
