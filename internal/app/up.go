@@ -28,6 +28,7 @@ import (
 	"carob/internal/base/pki"
 	"carob/internal/cli"
 	"carob/internal/controllers"
+	"carob/internal/core/eviction"
 	"carob/internal/node"
 	"carob/internal/scheduler"
 	"carob/internal/timeline"
@@ -48,6 +49,10 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	if err := logTo(in.LogLevel); err != nil {
 		return err
 	}
+	rules, images, err := evictionRules(in.Pressure)
+	if err != nil {
+		return err
+	}
 	if err := preflight(in); err != nil {
 		return err
 	}
@@ -57,7 +62,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	defer lock.Release()
-	c := &carob{App: a, in: in, progress: p, parts: newStack()}
+	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
 	defer func() {
 		err = errors.Join(err, c.close())
 		if !owner.Ready && in.RuntimeEndpoint == "" && !hasPods(in) {
@@ -104,6 +109,9 @@ type carob struct {
 	in       instance.Instance
 	progress cli.Progress
 	parts    *stack
+
+	rules   *eviction.Config
+	imageGC *eviction.ImagePolicy
 
 	api, agentListener net.Listener
 	keys               *pki.PKI
@@ -266,6 +274,7 @@ func (c *carob) agent() (*node.Agent, error) {
 			"/" + imageapi.Path + "/": c.engine.images,
 		},
 		Manifests: c.in.PodManifestDir, Complete: completePod,
+		Eviction: c.rules, ImageGC: c.imageGC,
 		Journal: c.timeline,
 	})
 }

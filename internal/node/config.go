@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/journal"
+	"carob/internal/core/eviction"
 	"carob/internal/runtime"
 )
 
@@ -61,6 +62,9 @@ type Config struct {
 	// as the API server does for others. Required with Manifests.
 	Complete func(*corev1.Pod) error
 
+	Eviction *eviction.Config      // nil: upstream's hard thresholds (L7.145)
+	ImageGC  *eviction.ImagePolicy // nil: upstream's (L7.133)
+
 	SerializePulls  bool          // one pull at a time, as upstream does by default; false: MaxPulls at once
 	MaxPulls        int           // default 5
 	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
@@ -96,12 +100,27 @@ func (c *Config) setDefaults() {
 	if c.SerializePulls {
 		c.MaxPulls = 1
 	}
+	if c.Eviction == nil {
+		c.Eviction = defaultEviction()
+	}
+	if c.ImageGC == nil {
+		policy := eviction.DefaultImagePolicy()
+		c.ImageGC = &policy
+	}
 	if len(c.AllowedUsers) == 0 {
 		c.AllowedUsers = []string{"kube-apiserver-kubelet-client"}
 	}
 	if c.Journal == nil {
 		c.Journal = journal.Discard{}
 	}
+}
+
+func defaultEviction() *eviction.Config {
+	hard, err := eviction.Parse(eviction.Settings{})
+	if err != nil {
+		panic(err) // our own constants
+	}
+	return &eviction.Config{Thresholds: hard, Transition: eviction.DefaultTransition}
 }
 
 func (c *Config) validate() error {

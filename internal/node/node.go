@@ -70,6 +70,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	part("volumes", p.volumes.Run)
 	part("static pods", p.manifests)
 	drive(p.statics.Run)
+	drive(p.eviction.Run)
 	part("log rotation", p.rotator.Run)
 	if p.server != nil {
 		part("server", p.server.Run)

@@ -20,6 +20,7 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/node/cgroup"
 	"carob/internal/node/events"
+	"carob/internal/node/eviction"
 	"carob/internal/node/execute"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
@@ -55,6 +56,7 @@ type parts struct {
 	observer *observe.Observer
 	cgroups  *cgroup.Manager
 	health   *health
+	eviction *eviction.Manager
 	statics  *static.Keeper
 	manifest *static.Source // nil: none
 	started  time.Time
@@ -153,6 +155,11 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.statics,
 		Event: p.events.Pod, Admit: (&gate{object: p.object}).admit, Journal: cfg.Journal,
 	})
+	p.eviction = eviction.New(eviction.Config{
+		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
+		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
+		PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: func() { p.reporter.Poke() },
+	})
 	p.watcher = &observe.Watcher{
 		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
 		Changed: p.pods.Changed, Known: p.pods.Known, Orphan: p.pods.Orphan,
@@ -162,9 +169,11 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.reporter = object.New(object.Config{
 		Client: p.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: machine, Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
-		Pressure: func() (object.Reading, error) {
-			p.look()
-			return object.ReadPressure(cfg.RootDir)
+		Pressures: func(ctx context.Context, now time.Time) []corev1.NodeConditionType {
+			if p.manifest != nil {
+				p.manifest.Poke() // at the pace of the node's lease, too
+			}
+			return p.eviction.Look(ctx, now)
 		},
 		Problems: p.health.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
 	})
@@ -259,13 +268,6 @@ func (p *parts) object() *corev1.Node {
 		return n
 	}
 	return p.reporter.Draft()
-}
-
-// look is what has to be looked at now and then, at the pace of the node's lease.
-func (p *parts) look() {
-	if p.manifest != nil {
-		p.manifest.Poke()
-	}
 }
 
 // images are the images of the machine, largest first.

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // DefaultDataDir is where carob keeps its state unless told otherwise.
@@ -32,11 +33,23 @@ type Flags struct {
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
+	Pressure        Pressure
 	NodeName        string
 	PodCIDR         string
 	ServiceCIDR     string
 	MaxPods         int
 	LogLevel        string // debug, info, warn or error; empty: warn
+}
+
+// Pressure is when the node counts as short of something and who goes then, with
+// the names and the syntax of the kubelet's flags; the zero value is upstream's defaults.
+type Pressure struct {
+	Hard, Soft, SoftGrace, MinReclaim string // lists such as memory.available<100Mi
+	MaxPodGrace                       int    // seconds
+	Transition                        time.Duration
+	ImageHigh, ImageLow               int // percent
+	ImageMinAge                       time.Duration
+	ShutdownGrace, ShutdownCritical   time.Duration
 }
 
 // Instance is one carob with all its names.

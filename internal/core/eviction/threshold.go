@@ -109,6 +109,23 @@ type Settings struct {
 	Hard, Soft, SoftGrace, MinReclaim map[string]string
 }
 
+// ParseList reads "memory.available<100Mi,nodefs.available<10%", with sign between
+// signal and value. An empty text is no list.
+func ParseList(text, sign string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	list := map[string]string{}
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(item, sign)
+		if _, twice := list[name]; !ok || name == "" || value == "" || twice {
+			return nil, fmt.Errorf("%q is not SIGNAL%sVALUE, each signal once", item, sign)
+		}
+		list[name] = value
+	}
+	return list, nil
+}
+
 // Parse checks the settings and makes thresholds of them, in the order of the signals.
 func Parse(s Settings) ([]Threshold, error) {
 	if s.Hard == nil {

@@ -51,30 +51,34 @@ func New(client corev1client.EventsGetter, node string) *Recorder {
 }
 
 // Pod records an event about a pod, or about the part of it that FieldPath names (L10.2).
-func (r *Recorder) Pod(pod *corev1.Pod, e podlife.Event) {
+func (r *Recorder) Pod(pod *corev1.Pod, e podlife.Event) { r.PodWith(pod, e, nil) }
+
+// PodWith is Pod for an event that bears annotations (L7.149).
+func (r *Recorder) PodWith(pod *corev1.Pod, e podlife.Event, annotations map[string]string) {
 	r.add(corev1.ObjectReference{
 		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		ResourceVersion: pod.ResourceVersion, FieldPath: e.FieldPath,
-	}, pod.Namespace, e.Type, e.Reason, e.Message)
+	}, pod.Namespace, annotations, e)
 }
 
 // Node records an event about the node itself.
 func (r *Recorder) Node(eventType, reason, message string) {
-	r.add(corev1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}, metav1.NamespaceDefault, eventType, reason, message)
+	r.add(corev1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}, metav1.NamespaceDefault, nil,
+		podlife.Event{Type: eventType, Reason: reason, Message: message})
 }
 
-func (r *Recorder) add(about corev1.ObjectReference, namespace, eventType, reason, message string) {
+func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotations map[string]string, what podlife.Event) {
 	now := metav1.Now()
 	e := &corev1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())), Namespace: namespace},
+		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())), Namespace: namespace, Annotations: annotations},
 		InvolvedObject:      about,
-		Reason:              reason,
-		Message:             message,
+		Reason:              what.Reason,
+		Message:             what.Message,
 		Source:              corev1.EventSource{Component: "kubelet", Host: r.node},
 		FirstTimestamp:      now,
 		LastTimestamp:       now,
 		Count:               1,
-		Type:                eventType,
+		Type:                what.Type,
 		ReportingController: "kubelet",
 		ReportingInstance:   r.node,
 	}

@@ -38,8 +38,9 @@ type Config struct {
 	MaxPods int
 	Port    int // of the agent's HTTPS server; 0: none
 
-	// Pressure reads how much is left of memory, disk and processes.
-	Pressure func() (Reading, error)
+	// Pressures looks how much is left of memory, disk and processes, and says what
+	// is short. It is called for every look at the node.
+	Pressures func(ctx context.Context, now time.Time) []corev1.NodeConditionType
 	// Problems says why the node is not ready; none: it is. Cheap.
 	Problems func(ctx context.Context) []string
 	Images   func(ctx context.Context) []corev1.ContainerImage
@@ -67,8 +68,6 @@ type Reporter struct {
 	storedOnce, readyOnce sync.Once
 
 	untaintRefused bool
-	pressure       pressure
-	reading        Reading
 	lease          *coordinationv1.Lease // as stored; nil: unknown
 	reported       time.Time             // last status written
 }
@@ -241,13 +240,7 @@ func (r *Reporter) labels() map[string]string {
 
 // conditions is how the node is now.
 func (r *Reporter) conditions(ctx context.Context, problems []string, now time.Time) []corev1.NodeCondition {
-	reading, err := r.cfg.Pressure()
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Reading the node's pressure failed")
-		reading = r.reading // the last that worked
-	}
-	r.reading = reading
-	return append(r.pressure.conditions(reading, now), readyCondition(problems))
+	return append(pressureConditions(r.cfg.Pressures(ctx, now)), readyCondition(problems))
 }
 
 // due says whether the status must be written now.

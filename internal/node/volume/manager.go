@@ -79,6 +79,9 @@ func (m *Manager) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.podDir(uid), "volumes", name)
 }
 
+// EmptyDir is where an emptyDir of a pod lies, whether it stands or not.
+func (m *Manager) EmptyDir(uid types.UID, name string) string { return m.volumeDir(uid, name) }
+
 // SetUpError says that one volume could not be set up (L10.24).
 type SetUpError struct {
 	Volume string

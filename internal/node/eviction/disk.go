@@ -1,0 +1,52 @@
+package eviction
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// diskUsage is what a directory and all in it take of the disk; what can't be read
+// counts nothing. Neither a link nor a mount leads out of it, whatever the
+// containers that write it do meanwhile.
+func diskUsage(ctx context.Context, dir string) (bytes, inodes int64) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, 0
+	}
+	defer root.Close()
+	var device uint64
+	seen := map[uint64]bool{} // files with several names
+	_ = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return fs.SkipAll
+		}
+		if err != nil {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return nil
+		}
+		switch {
+		case device == 0:
+			device = st.Dev
+		case st.Dev != device && d.IsDir():
+			return fs.SkipDir
+		case st.Dev != device || st.Nlink > 1 && !d.IsDir() && seen[st.Ino]:
+			return nil
+		}
+		if st.Nlink > 1 && !d.IsDir() {
+			seen[st.Ino] = true
+		}
+		bytes += st.Blocks * 512
+		inodes++
+		return nil
+	})
+	return bytes, inodes
+}

@@ -1,0 +1,356 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/eviction"
+	"carob/internal/core/podlife"
+	"carob/internal/node/pods"
+	"carob/internal/node/spec"
+)
+
+// world is a Manager with everything it sees and does.
+type world struct {
+	*Manager
+	root string
+
+	mu      sync.Mutex
+	memory  int64 // MiB left of 1000
+	disk    int64 // percent left
+	pods    map[types.UID]*pods.View
+	memOf   map[types.UID]int64
+	ends    time.Duration // what the end of a pod takes
+	images  []*cri.Image
+	usedBy  []*cri.Container
+	log     []string
+	asked   map[string]int // calls of the runtime
+	changed chan struct{}
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *world) count(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked[call]++
+}
+
+func (w *world) List() []pods.View {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []pods.View
+	for _, v := range w.pods {
+		all = append(all, *v)
+	}
+	slices.SortFunc(all, func(a, b pods.View) int { return strings.Compare(a.Pod.Name, b.Pod.Name) })
+	return all
+}
+
+func (w *world) ByUID(uid types.UID) (pods.View, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.pods[uid]
+	if !ok {
+		return pods.View{}, false
+	}
+	return *v, true
+}
+
+func (w *world) Next(types.UID) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+func (w *world) Stop(uid types.UID, s podlife.Stop) error {
+	disrupted := "-"
+	if s.Condition != nil {
+		disrupted = s.Condition.Reason
+	}
+	w.note("stop %s %s grace %s %s", uid, s.Reason, *s.Grace, disrupted)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pods[uid].Life = podlife.Terminating
+	time.AfterFunc(w.ends, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.pods[uid].Life, w.pods[uid].Status.Phase = podlife.Terminated, corev1.PodFailed
+		w.memory += w.memOf[uid]
+		close(w.changed)
+		w.changed = make(chan struct{})
+	})
+	return nil
+}
+
+func (w *world) ListContainerStats(_ context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+	w.count("stats")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &cri.ListContainerStatsResponse{}
+	for uid := range w.pods {
+		if want := req.GetFilter().GetLabelSelector()[spec.LabelPodUID]; want != "" && want != string(uid) {
+			continue
+		}
+		resp.Stats = append(resp.Stats, &cri.ContainerStats{
+			Attributes:    &cri.ContainerAttributes{Labels: map[string]string{spec.LabelPodUID: string(uid), spec.LabelContainerName: "c"}},
+			Memory:        &cri.MemoryUsage{WorkingSetBytes: &cri.UInt64Value{Value: uint64(w.memOf[uid]) << 20}},
+			WritableLayer: &cri.FilesystemUsage{UsedBytes: &cri.UInt64Value{Value: 1000}},
+		})
+	}
+	return resp, nil
+}
+
+func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+	return &cri.ListPodSandboxStatsResponse{}, nil
+}
+
+func (w *world) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &cri.ListContainersResponse{Containers: slices.Clone(w.usedBy)}, nil
+}
+
+func (w *world) ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
+	w.count("images")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &cri.ListImagesResponse{Images: slices.Clone(w.images)}, nil
+}
+
+func (w *world) RemoveImage(_ context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
+	w.note("remove image %s", req.Image.Image)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, im := range w.images {
+		if im.Id == req.Image.Image {
+			w.disk += int64(im.Size)
+			w.images = slices.Delete(w.images, i, i+1)
+			break
+		}
+	}
+	return &cri.RemoveImageResponse{}, nil
+}
+
+func (w *world) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
+	return &cri.ImageFsInfoResponse{ImageFilesystems: []*cri.FilesystemUsage{{FsId: &cri.FilesystemIdentifier{Mountpoint: w.root}}}}, nil
+}
+
+func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
+	thresholds, err := eviction.Parse(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		root: t.TempDir(), memory: 500, disk: disk, pods: map[types.UID]*pods.View{}, memOf: map[types.UID]int64{}, ends: time.Second,
+		asked: map[string]int{}, changed: make(chan struct{}),
+	}
+	w.Manager = New(Config{
+		Rules:  eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second, Transition: eviction.DefaultTransition},
+		Images: eviction.DefaultImagePolicy(), Runtime: w, Pods: w, Root: w.root,
+		LogDir:    func(pod *corev1.Pod) string { return filepath.Join(w.root, "logs", pod.Name) },
+		VolumeDir: func(uid types.UID, volume string) string { return filepath.Join(w.root, string(uid), volume) },
+		PodEvent: func(pod *corev1.Pod, e podlife.Event, a map[string]string) {
+			w.note("event %s %s %s: %s[%s]", pod.Name, e.Type, e.Reason, e.Message, a["starved_resource"])
+		},
+		NodeEvent: func(kind, reason, message string) { w.note("node %s %s: %s", kind, reason, message) },
+		Again:     func() { w.note("again") },
+		Measure: func(string, string) ([]eviction.Observation, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return []eviction.Observation{
+				{Signal: eviction.MemoryAvailable, Available: w.memory << 20, Capacity: 1000 << 20},
+				{Signal: eviction.ImageFsAvailable, Available: w.disk, Capacity: 100},
+			}, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *world) add(name string, memory int64, edit ...func(*corev1.Pod)) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	for _, e := range edit {
+		e(pod)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pods[pod.UID] = &pods.View{Pod: pod, Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	w.memOf[pod.UID] = memory
+}
+
+// look is a look of the node; what it leads to is compared.
+func (w *world) look(t *testing.T, pressure string, want ...string) {
+	t.Helper()
+	if got := fmt.Sprint(w.Look(t.Context(), time.Now())); got != "["+pressure+"]" {
+		t.Errorf("pressures %s, want [%s]", got, pressure)
+	}
+	synctest.Wait()
+	w.mu.Lock()
+	got := w.log
+	w.log = nil
+	w.mu.Unlock()
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// L7.147, L7.149, L7.150, L7.151
+func TestOnePodGoesPerRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		w.add("big", 300)
+		w.add("small", 100)
+		w.look(t, "")
+		if w.asked["stats"] > 0 {
+			t.Error("pods are measured while the node has enough")
+		}
+		w.mu.Lock()
+		w.memory = 50
+		w.mu.Unlock()
+		message := "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. " +
+			"Container c was using 300Mi, request is 0, has larger consumption of memory. "
+		w.look(t, "MemoryPressure",
+			"node Warning EvictionThresholdMet: Attempting to reclaim memory",
+			"stop big Evicted grace 1s TerminationByKubelet",
+			"event big Warning Evicted: "+message+"[memory]")
+		w.look(t, "MemoryPressure") // the round waits for the pod's end
+		time.Sleep(2 * time.Second)
+		w.look(t, "MemoryPressure", "again")
+		time.Sleep(6 * time.Minute)
+		w.look(t, "")
+	})
+}
+
+// L7.147: what a pod holds is waited for only so long.
+func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{Hard: map[string]string{}, Soft: map[string]string{"memory.available": "600Mi"}, SoftGrace: map[string]string{"memory.available": "1m"}})
+		w.ends = time.Hour
+		w.add("big", 300)
+		w.look(t, "MemoryPressure")
+		time.Sleep(time.Minute)
+		message := "The node was low on resource: memory. Threshold quantity: 600Mi, available: 500Mi. " +
+			"Container c was using 300Mi, request is 0, has larger consumption of memory. "
+		w.look(t, "MemoryPressure", "node Warning EvictionThresholdMet: Attempting to reclaim memory",
+			"stop big Evicted grace 20s TerminationByKubelet", "event big Warning Evicted: "+message+"[memory]")
+		time.Sleep(cleanupWait + time.Second)
+		w.look(t, "MemoryPressure", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory") // and nobody is left
+	})
+}
+
+// L7.133, L7.147: images go before pods.
+func TestImagesGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 50, eviction.Settings{})
+		w.add("p", 1)
+		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "b", Size: 4}, {Id: "pinned", Size: 9, Pinned: true}}
+		w.usedBy = []*cri.Container{{ImageRef: "used"}}
+		w.look(t, "")
+		time.Sleep(imageDelay)
+		w.look(t, "")
+		if w.asked["images"] != 1 {
+			t.Errorf("images were listed %d times", w.asked["images"])
+		}
+		time.Sleep(3 * time.Minute)
+		w.mu.Lock()
+		w.disk = 15 // at 85 %: down to 80
+		w.mu.Unlock()
+		w.look(t, "", "remove image a", "remove image b")
+		w.mu.Lock()
+		w.disk = 14
+		w.images = append(w.images, &cri.Image{Id: "new", Size: 20})
+		w.mu.Unlock()
+		w.look(t, "DiskPressure",
+			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem. Failed to free sufficient space by deleting unused images "+
+				"(freed 0 of 6 bytes). Consider resizing the disk or deleting unused files.", // too new for that …
+			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
+			"remove image new", "again") // … but not for this
+	})
+}
+
+// L7.152
+func TestPodOverItsLocalLimitGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		w.add("free", 1)
+		w.add("limited", 1, func(p *corev1.Pod) {
+			q := resource.MustParse("64Ki")
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
+		})
+		dir := filepath.Join(w.root, "limited", "v", "sub")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		w.look(t, "")
+		if w.asked["stats"] != 1 {
+			t.Errorf("%d calls for one pod", w.asked["stats"])
+		}
+		if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 100<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.look(t, "", "stop limited Evicted grace 1s -", `event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
+	})
+}
+
+func TestMeasureReadsTheMachine(t *testing.T) {
+	all, err := measure(t.TempDir(), "")
+	if err != nil || len(all) != 6 {
+		t.Fatalf("%+v %v", all, err)
+	}
+	for _, o := range all {
+		if o.Available < 0 || o.Available > o.Capacity {
+			t.Errorf("%+v", o)
+		}
+	}
+}
+
+func TestDiskUsageStaysInside(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	big := filepath.Join(outside, "big")
+	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []string{"file", "dir"} {
+		to := map[string]string{"file": big, "dir": outside}[link]
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := filepath.Join(dir, "one")
+	if err := os.WriteFile(one, make([]byte, 256<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(one, filepath.Join(dir, "two")); err != nil {
+		t.Fatal(err)
+	}
+	bytes, inodes := diskUsage(t.Context(), dir)
+	if bytes < 256<<10 || bytes > 300<<10 || inodes != 4 {
+		t.Errorf("%d bytes, %d inodes", bytes, inodes)
+	}
+	if bytes, inodes := diskUsage(t.Context(), filepath.Join(dir, "missing")); bytes != 0 || inodes != 0 {
+		t.Error("what is missing holds something")
+	}
+}

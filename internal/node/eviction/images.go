@@ -1,0 +1,147 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/eviction"
+)
+
+// imageMemory is when images were found and used.
+type imageMemory struct {
+	known map[string]eviction.Image // by id
+	told  bool                      // that too little could be freed
+	fails int                       // in a row
+}
+
+// collectImages takes note of images and removes unused ones until need is met (L7.133).
+func (m *Manager) collectImages(ctx context.Context, need int64) {
+	all, err := m.detectImages(ctx)
+	if err != nil {
+		if m.images.fails++; m.images.fails > 1 {
+			m.cfg.NodeEvent(corev1.EventTypeWarning, "ImageGCFailed", err.Error())
+		}
+		klog.FromContext(ctx).Error(err, "Looking for unused images failed")
+		return
+	}
+	m.images.fails = 0
+	if need <= 0 {
+		m.images.told = false
+		return
+	}
+	freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need)
+	if freed >= need || m.images.told {
+		return
+	}
+	m.images.told = true
+	m.cfg.NodeEvent(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf(
+		"Insufficient free disk space on the node's image filesystem. Failed to free sufficient space by deleting unused images (freed %d of %d bytes). "+
+			"Consider resizing the disk or deleting unused files.", freed, need))
+}
+
+// removeUnused removes all images that nobody uses: the disk is short.
+func (m *Manager) removeUnused(ctx context.Context) {
+	all, err := m.detectImages(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for unused images failed")
+		return
+	}
+	m.remove(ctx, eviction.UnusedImages(all, 0, time.Now()), -1)
+}
+
+// remove removes images in their order until so many bytes are free; negative: all.
+func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int64) (freed int64) {
+	for _, im := range images {
+		if need >= 0 && freed >= need {
+			break
+		}
+		if _, err := m.cfg.Runtime.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: im.ID}}); err != nil {
+			klog.FromContext(ctx).Error(err, "Removing an unused image failed", "image", im.ID)
+			continue
+		}
+		klog.FromContext(ctx).Info("An unused image was removed", "image", im.ID, "bytes", im.Size)
+		delete(m.images.known, im.ID)
+		freed += im.Size
+	}
+	return freed
+}
+
+// detectImages is the images there are, and which of them are in use now.
+func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
+	images, err := m.cfg.Runtime.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	containers, err := m.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	used := map[string]bool{}
+	for _, c := range containers.Containers {
+		used[c.ImageRef], used[c.ImageId], used[c.GetImage().GetImage()] = true, true, true
+	}
+	delete(used, "")
+	now := time.Now()
+	known := make(map[string]eviction.Image, len(images.Images))
+	var list []eviction.Image
+	for _, im := range images.Images {
+		known[im.Id] = m.seen(im, used, now)
+		list = append(list, known[im.Id])
+	}
+	m.images.known = known
+	return list, m.findImageDir(ctx)
+}
+
+func (m *Manager) seen(im *cri.Image, used map[string]bool, now time.Time) eviction.Image {
+	it, ok := m.images.known[im.Id]
+	if !ok {
+		it = eviction.Image{ID: im.Id, Found: now}
+	}
+	it.Size = int64(im.Size)
+	it.InUse = im.Pinned || used[im.Id] || slices.ContainsFunc(slices.Concat(im.RepoTags, im.RepoDigests), func(name string) bool { return used[name] })
+	if it.InUse {
+		it.LastUsed = now
+	}
+	return it
+}
+
+// findImageDir asks the runtime once where images lie.
+func (m *Manager) findImageDir(ctx context.Context) error {
+	if m.imageDirectory() != "" {
+		return nil
+	}
+	info, err := m.cfg.Runtime.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})
+	if err != nil {
+		return fmt.Errorf("ask where images lie: %w", err)
+	}
+	for _, f := range info.ImageFilesystems {
+		dir := f.GetFsId().GetMountpoint()
+		if dir == "" {
+			continue
+		}
+		m.mu.Lock()
+		m.imageDir, m.split = dir, device(dir) != device(m.cfg.Root)
+		m.mu.Unlock()
+		return nil
+	}
+	return nil
+}
+
+func device(path string) uint64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Dev
+	}
+	return 0
+}

@@ -1,0 +1,289 @@
+// Package eviction keeps the node from running out of memory, disk and process
+// ids (L7.L): it measures, has core/eviction decide, ends pods by the way every pod
+// ends, and removes images that nobody uses (L7.133).
+//
+// The node agent drives it: Look at the pace of the node's lease, Run for what
+// takes time. Nothing is measured of pods while the node has enough of everything
+// and no pod has a limit on local storage.
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/eviction"
+	"carob/internal/core/podlife"
+	"carob/internal/node/pods"
+)
+
+// Runtime are the calls of a container runtime that measuring needs.
+type Runtime interface {
+	ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error)
+	ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error)
+	ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error)
+	ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error)
+	RemoveImage(context.Context, *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error)
+	ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error)
+}
+
+// Pods are the pods of the node.
+type Pods interface {
+	List() []pods.View
+	ByUID(types.UID) (pods.View, bool)
+	Stop(types.UID, podlife.Stop) error
+	Next(types.UID) <-chan struct{}
+}
+
+// Config is what a Manager works with. All fields but Measure are required.
+type Config struct {
+	Rules   eviction.Config
+	Images  eviction.ImagePolicy
+	Runtime Runtime
+	Pods    Pods
+	Root    string // on the file system that counts as the node's
+	// LogDir and VolumeDir are where a pod's container logs and one of its emptyDirs lie.
+	LogDir    func(pod *corev1.Pod) string
+	VolumeDir func(uid types.UID, volume string) string
+	// PodEvent and NodeEvent record events; they must not block.
+	PodEvent  func(pod *corev1.Pod, e podlife.Event, annotations map[string]string)
+	NodeEvent func(eventType, reason, message string)
+	// Again has Look called soon; it must not block.
+	Again func()
+	// Measure reads how much there is of everything; imageDir is empty while nobody
+	// knows it. Nil: the machine is read.
+	Measure func(root, imageDir string) ([]eviction.Observation, error)
+}
+
+// Manager evicts. Look and Run may be called from different goroutines.
+//
+//	Look ──something is short, a pod has limits, images are due──▶ Run: images, limits, one pod ──▶ Again
+type Manager struct {
+	cfg  Config
+	wake chan struct{} // capacity 1
+
+	mu       sync.Mutex
+	state    eviction.State
+	last     []eviction.Observation
+	due      []eviction.Threshold
+	imageDir string    // on the file system of images; empty: not asked yet
+	split    bool      // images have a file system of their own
+	imagesAt time.Time // next look at images
+	imagesOn bool      // it is due
+
+	images   imageMemory // of Run only
+	limitsAt time.Time   // of Run only: next look at local storage
+}
+
+const (
+	imageDelay  = 10 * time.Second // the start has other things to do
+	imagePeriod = 5 * time.Minute  // L0.41
+	cleanupWait = 30 * time.Second // for what an evicted pod held (L7.147)
+	callTimeout = 2 * time.Minute
+	limitShare  = 20 // measuring local storage takes no more than a 20th of the time
+)
+
+// New returns a Manager; nothing is measured before Look.
+func New(cfg Config) *Manager {
+	if cfg.Measure == nil {
+		cfg.Measure = measure
+	}
+	return &Manager{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Look measures the node and says under which pressures it is. It is quick; what
+// has to be done is left to Run.
+func (m *Manager) Look(ctx context.Context, now time.Time) []corev1.NodeConditionType {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all, err := m.cfg.Measure(m.cfg.Root, m.imageDir)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Measuring what the node has left failed")
+		all = m.last
+	}
+	var v eviction.Verdict
+	m.state, v = eviction.Look(m.state, m.cfg.Rules, all, now)
+	m.last, m.due = all, v.Due
+	if m.imagesAt.IsZero() {
+		m.imagesAt = now.Add(imageDelay)
+	}
+	if m.imagesOn = m.imagesOn || !now.Before(m.imagesAt) || m.imageNeed() > 0; m.imagesOn {
+		m.imagesAt = now.Add(imagePeriod)
+	}
+	if len(m.due) > 0 || m.imagesOn || m.limited() {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return v.Pressures
+}
+
+// imageNeed is how many bytes of images have to go.
+func (m *Manager) imageNeed() int64 {
+	for _, o := range m.last {
+		if o.Signal == eviction.ImageFsAvailable {
+			return eviction.ImageNeed(m.cfg.Images, o.Available, o.Capacity)
+		}
+	}
+	return 0
+}
+
+// limited says whether a pod has a limit on local storage.
+func (m *Manager) limited() bool {
+	for _, v := range m.cfg.Pods.List() {
+		if runs(v) && eviction.HasLocalLimit(v.Pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// runs tells a pod that may be evicted: it is neither over nor ending.
+func runs(v pods.View) bool {
+	return v.Life == podlife.Syncing && v.Pod.DeletionTimestamp == nil && v.Status.Phase != corev1.PodSucceeded && v.Status.Phase != corev1.PodFailed
+}
+
+// Run does what Look found to be necessary, until ctx ends.
+func (m *Manager) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		}
+		m.act(ctx)
+	}
+}
+
+// act is one round: images that are too many, pods over their limits, then one
+// pod for the first threshold (L7.147).
+func (m *Manager) act(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	m.mu.Lock()
+	need, images, due, all, split := m.imageNeed(), m.imagesOn, m.due, m.last, m.split
+	m.imagesOn = false
+	m.mu.Unlock()
+	if images {
+		m.collectImages(ctx, need)
+	}
+	if m.evictOverLimit(ctx) || len(due) == 0 {
+		return
+	}
+	t := due[0]
+	m.cfg.NodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet", fmt.Sprintf("Attempting to reclaim %s", t.Signal.Resource())) // L10.73
+	if t.Signal.Condition() == corev1.NodeDiskPressure {
+		m.removeUnused(ctx)
+		if now, err := m.cfg.Measure(m.cfg.Root, m.imageDirectory()); err == nil {
+			if all = now; !eviction.Hit(t, all, true) {
+				m.again()
+				return // images were enough
+			}
+		}
+	}
+	var candidates []*corev1.Pod
+	for _, v := range m.cfg.Pods.List() {
+		if runs(v) {
+			candidates = append(candidates, v.Pod)
+		}
+	}
+	usages, err := m.usages(ctx, candidates, t.Signal)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Measuring pods failed, none is evicted now", "short", t.Signal)
+		return
+	}
+	for _, u := range eviction.Rank(t.Signal, usages, split) {
+		n := eviction.Explain(t, all, u)
+		condition := &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: n.Message,
+		}
+		if m.evict(ctx, u.Pod, n, condition, eviction.Grace(t, m.cfg.Rules.MaxGrace)) {
+			m.await(ctx, u.Pod.UID)
+			m.again()
+			return
+		}
+	}
+	klog.FromContext(ctx).Info("The node is short of something and no pod can be evicted", "short", t.Signal)
+}
+
+// evictOverLimit ends the pods that store more than they may (L7.152).
+func (m *Manager) evictOverLimit(ctx context.Context) bool {
+	var candidates []*corev1.Pod
+	for _, v := range m.cfg.Pods.List() {
+		if runs(v) && eviction.HasLocalLimit(v.Pod) {
+			candidates = append(candidates, v.Pod)
+		}
+	}
+	began := time.Now()
+	if len(candidates) == 0 || began.Before(m.limitsAt) {
+		return false
+	}
+	usages, err := m.usages(ctx, candidates, eviction.NodeFsAvailable)
+	now := time.Now()
+	m.limitsAt = now.Add(limitShare * now.Sub(began))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Measuring the local storage of pods failed")
+		return false
+	}
+	evicted := false
+	for _, u := range usages {
+		message := eviction.OverLocalLimit(u)
+		if message != "" && m.evict(ctx, u.Pod, eviction.Notice{Message: message}, nil, time.Second) {
+			evicted = true
+		}
+	}
+	return evicted
+}
+
+func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, n eviction.Notice, condition *corev1.PodCondition, grace time.Duration) bool {
+	if m.cfg.Pods.Stop(pod.UID, podlife.Stop{Reason: "Evicted", Message: n.Message, Condition: condition, Grace: &grace}) != nil {
+		return false // it ended in this moment
+	}
+	klog.FromContext(ctx).Info("A pod is evicted", "pod", klog.KObj(pod), "uid", pod.UID, "why", n.Message)
+	m.cfg.PodEvent(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Evicted", Message: n.Message}, n.Annotations)
+	return true
+}
+
+// await returns when the pod holds nothing any more, or after a while.
+func (m *Manager) await(ctx context.Context, uid types.UID) {
+	ctx, cancel := context.WithTimeout(ctx, cleanupWait)
+	defer cancel()
+	for {
+		next := m.cfg.Pods.Next(uid)
+		v, ok := m.cfg.Pods.ByUID(uid)
+		if !ok || (v.Life == podlife.Terminated || v.Life == podlife.Finished) && len(v.Waits) == 0 {
+			return
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// again has the node looked at anew. What was seen while the round went on is too
+// old to act on: a pod has gone since.
+func (m *Manager) again() {
+	m.mu.Lock()
+	m.due = nil
+	select {
+	case <-m.wake:
+	default:
+	}
+	m.mu.Unlock()
+	m.cfg.Again()
+}
+
+func (m *Manager) imageDirectory() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.imageDir
+}
