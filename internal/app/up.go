@@ -274,7 +274,7 @@ func (c *carob) agent() (*node.Agent, error) {
 			"/" + imageapi.Path + "/": c.engine.images,
 		},
 		Manifests: c.in.PodManifestDir, Complete: completePod,
-		Eviction: c.rules, ImageGC: c.imageGC,
+		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace, ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		Journal: c.timeline,
 	})
 }

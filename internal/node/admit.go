@@ -12,43 +12,56 @@ import (
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
+	"carob/internal/node/pods"
 )
 
 // gate is the node's admission of pods. It keeps what the pods hold counted, so
 // that one more pod costs no walk over all the others. One goroutine at a time.
 type gate struct {
 	object  func() *corev1.Node
+	down    func() bool // the machine is going down
 	node    placement.Node
 	counted map[types.UID]*corev1.Pod
 }
 
-// admit says whether the pod may run on this node, beside the others; nil: it may.
-// The first check that refuses counts (L3.11).
-func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+// admit says whether the pod may run on this node, beside the others. The first
+// check that refuses counts (L3.11).
+func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	object := g.object()
 	if r := admitUnderPressure(pod, object); r != nil {
-		return r
+		return pods.Verdict{Rejection: r}
 	}
 	if r := admitSysctls(pod); r != nil {
-		return r
+		return pods.Verdict{Rejection: r}
 	}
 	if object == nil {
-		return rejection(placement.AdmitOnNode(pod, nil, nil, goruntime.GOOS))
+		return pods.Verdict{Rejection: rejection(placement.AdmitOnNode(pod, nil, nil, goruntime.GOOS))}
 	}
 	if g.node.Object != object {
 		g.node.Set(object)
 	}
 	g.count(others)
-	return rejection(g.node.Admit(placement.Prepare(pod), goruntime.GOOS))
+	p := placement.Prepare(pod)
+	if r := g.node.Admit(p, goruntime.GOOS); r != nil {
+		v := pods.Verdict{Rejection: rejection(r)}
+		if len(r.Short) > 0 {
+			v.Victims = g.node.Victims(p, r.Short)
+		}
+		return v
+	}
+	if g.down() { // L3.35
+		return pods.Verdict{Rejection: &podlife.Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}
+	}
+	return pods.Verdict{}
 }
 
 // count brings the ledger up to these pods.
-func (g *gate) count(pods []*corev1.Pod) {
+func (g *gate) count(all []*corev1.Pod) {
 	if g.counted == nil {
 		g.counted = map[types.UID]*corev1.Pod{}
 	}
-	here := make(map[types.UID]bool, len(pods))
-	for _, pod := range pods {
+	here := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
 		here[pod.UID] = true
 		old := g.counted[pod.UID]
 		switch {

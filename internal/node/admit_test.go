@@ -96,7 +96,8 @@ func TestAdmitUnderPressure(t *testing.T) {
 func TestGateCounts(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}
-	g := &gate{object: func() *corev1.Node { return node }}
+	down := false
+	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down }}
 	pod := func(name, cpu string, port int32) *corev1.Pod {
 		c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
 		if port != 0 {
@@ -119,11 +120,21 @@ func TestGateCounts(t *testing.T) {
 		{a, nil, ""},
 	} {
 		got := ""
-		if r := g.admit(step.pod, step.others); r != nil {
+		if r := g.admit(step.pod, step.others).Rejection; r != nil {
 			got = r.Reason
 		}
 		if got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
+	}
+	// L3.40: what a critical pod needs is what others hold.
+	c.Spec.Priority, c.Spec.Containers[0].Ports = new(int32), nil
+	*c.Spec.Priority = 2_000_000_000
+	if v := g.admit(c, []*corev1.Pod{a, b}); v.Rejection == nil || len(v.Victims) != 1 {
+		t.Errorf("a critical pod: %+v", v)
+	}
+	down = true
+	if r := g.admit(a, nil).Rejection; r == nil || r.Reason != "NodeShutdown" || r.Message != "Pod was rejected as the node is shutting down." { // L3.35
+		t.Errorf("on a node that goes down: %+v", r)
 	}
 }

@@ -65,6 +65,10 @@ type Config struct {
 	Eviction *eviction.Config      // nil: upstream's hard thresholds (L7.145)
 	ImageGC  *eviction.ImagePolicy // nil: upstream's (L7.133)
 
+	// ShutdownGrace is how long a shutdown of the machine waits for pods, and
+	// ShutdownCritical how much of that is for critical ones (L7.155); 0: it does not wait.
+	ShutdownGrace, ShutdownCritical time.Duration
+
 	SerializePulls  bool          // one pull at a time, as upstream does by default; false: MaxPulls at once
 	MaxPulls        int           // default 5
 	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)

@@ -114,12 +114,18 @@ func (w *world) start() {
 			return podlife.Node{Name: "n1", HostIPs: node.HostIPs, RuntimeName: "fake", BootID: "b", AgentStarted: started}
 		},
 		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
-		Admit: func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection {
+		Admit: func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 			beside := slices.ContainsFunc(others, func(p *corev1.Pod) bool { return p.Name == pod.Labels["refused-beside"] })
 			if beside || strings.HasPrefix(pod.Name, "refused") || crowded(pod, others) {
-				return &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}
+				return pods.Verdict{Rejection: &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}}
 			}
-			return nil
+			var v pods.Verdict
+			for _, p := range others {
+				if pod.Labels["instead-of"] != "" && strings.HasPrefix(p.Name, pod.Labels["instead-of"]) {
+					v.Rejection, v.Victims = &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}, append(v.Victims, p)
+				}
+			}
+			return v
 		},
 	})
 	watcher := &observe.Watcher{
@@ -224,6 +230,69 @@ func (w *world) mustBeGone(name string) {
 func (w *world) waits(uid types.UID) []podlife.Wait {
 	v, _ := w.pods.ByUID(uid)
 	return v.Waits
+}
+
+// L3.40: others end with their grace, then the critical pod runs; meanwhile nobody takes the room.
+func TestCriticalPodPreempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.stubborn["web"] = true
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("low-1"))
+		w.api.put(webPod("low-2"))
+		settle(time.Second)
+		critical := webPod("critical")
+		critical.Labels = map[string]string{"instead-of": "low"}
+		w.api.put(critical)
+		settle(time.Second)
+		if v, _ := w.pods.Get("default", "critical"); v.Life != "" || len(v.Waits) != 1 || v.Waits[0].For != "preemption" {
+			t.Errorf("it does not wait: %s %v", v.Life, v.Waits)
+		}
+		late := webPod("late")
+		late.Labels = map[string]string{"refused-beside": "critical"}
+		w.api.put(late)
+		settle(10 * time.Second)
+		w.mustBe("low-1", corev1.PodRunning)
+		w.mustBe("critical", corev1.PodPending)
+		w.mustBe("late", corev1.PodFailed)
+		settle(30 * time.Second)
+		w.mustBe("critical", corev1.PodRunning)
+		for _, name := range []string{"low-1", "low-2"} {
+			w.mustBe(name, corev1.PodFailed)
+			st := w.api.get(name).Status
+			i := slices.IndexFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
+			if st.Reason != "Preempting" || st.Message != "Preempted in order to admit critical pod" || i < 0 || st.Conditions[i].Reason != corev1.PodReasonTerminationByKubelet {
+				t.Errorf("%s: %s %q %v", name, st.Reason, st.Message, st.Conditions)
+			}
+		}
+		if !w.sawEvent("Warning Preempting: Preempted in order to admit critical pod") {
+			t.Errorf("no event: %v", w.events)
+		}
+	})
+}
+
+// A critical pod that is deleted while it waits for room never runs.
+func TestWaitingPodIsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.runtime.stubborn["web"] = true
+		w.api.put(webPod("low"))
+		settle(time.Second)
+		critical := webPod("critical")
+		critical.Labels = map[string]string{"instead-of": "low"}
+		w.api.put(critical)
+		settle(time.Second)
+		w.deleteGracefully("critical", 30)
+		settle(time.Second)
+		if w.api.get("critical") != nil || w.pods.Known("uid-critical") {
+			t.Errorf("it is still there: %v", w.waits("uid-critical"))
+		}
+		settle(time.Minute)
+		w.mustBe("low", corev1.PodFailed)
+	})
 }
 
 // A pod runs, is deleted, and is gone: terminal status stored before the delete

@@ -71,6 +71,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	part("static pods", p.manifests)
 	drive(p.statics.Run)
 	drive(p.eviction.Run)
+	if p.shutdown != nil {
+		drive(p.shutdown.Run)
+	}
 	part("log rotation", p.rotator.Run)
 	if p.server != nil {
 		part("server", p.server.Run)

@@ -28,6 +28,7 @@ import (
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
 	"carob/internal/node/refs"
+	"carob/internal/node/shutdown"
 	"carob/internal/node/spec"
 	"carob/internal/node/static"
 	nodestatus "carob/internal/node/status"
@@ -57,6 +58,7 @@ type parts struct {
 	cgroups  *cgroup.Manager
 	health   *health
 	eviction *eviction.Manager
+	shutdown *shutdown.Manager // nil: the user gave it no time
 	statics  *static.Keeper
 	manifest *static.Source // nil: none
 	started  time.Time
@@ -153,13 +155,19 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
 		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.statics,
-		Event: p.events.Pod, Admit: (&gate{object: p.object}).admit, Journal: cfg.Journal,
+		Event: p.events.Pod, Admit: (&gate{object: p.object, down: p.goingDown}).admit, Journal: cfg.Journal,
 	})
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
 		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
 		PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: func() { p.reporter.Poke() },
 	})
+	if cfg.ShutdownGrace > 0 {
+		p.shutdown = shutdown.New(shutdown.Config{
+			Total: cfg.ShutdownGrace, Critical: cfg.ShutdownCritical, Open: shutdown.OpenLogin, Pods: p.pods,
+			Event: p.events.Node, Changed: func() { p.reporter.Poke() },
+		})
+	}
 	p.watcher = &observe.Watcher{
 		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
 		Changed: p.pods.Changed, Known: p.pods.Known, Orphan: p.pods.Orphan,
@@ -175,7 +183,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 			}
 			return p.eviction.Look(ctx, now)
 		},
-		Problems: p.health.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
+		Problems: p.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
 	})
 	if cfg.Listener != nil {
 		if p.server, err = stream.New(stream.Config{
@@ -269,6 +277,17 @@ func (p *parts) object() *corev1.Node {
 	}
 	return p.reporter.Draft()
 }
+
+// problems are why the node is not ready.
+func (p *parts) problems(ctx context.Context) []string {
+	why := p.health.problems(ctx)
+	if p.goingDown() {
+		why = append(why, "node is shutting down")
+	}
+	return why
+}
+
+func (p *parts) goingDown() bool { return p.shutdown != nil && p.shutdown.Down() }
 
 // images are the images of the machine, largest first.
 func (p *parts) images(ctx context.Context) []corev1.ContainerImage {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,9 @@ import (
 // source and ended here; its owner exists while there is work to do:
 //
 //	Update ──▶ owned ──life is Finished──▶ at rest ──deletion, removal──▶ owned again
-//	             └──gone and Finished──▶ forgotten
+//	  │ ▲        └──gone and Finished──▶ forgotten
+//	  ▼ │
+//	waiting, for pods that end to make room for it
 type Manager struct {
 	cfg Config
 
@@ -41,7 +44,8 @@ type entry struct {
 	source   string
 	gone     bool // left its source
 	rejected *podlife.Rejection
-	owner    *owner      // nil while at rest
+	victims  []types.UID // pods that end to make room for it; empty: it waits for none
+	owner    *owner      // nil while at rest, and while it waits
 	claim    *corev1.Pod // a resize that was granted; see claimed
 	last     View        // of the last owner
 }
@@ -244,6 +248,9 @@ func (e *entry) view() View {
 	if v.Life == "" {
 		v.Status = e.pod.Status
 	}
+	if len(e.victims) > 0 {
+		v.Waits = []podlife.Wait{{For: "preemption", Object: fmt.Sprintf("%d pods", len(e.victims))}}
+	}
 	v.Pod = e.pod
 	return v
 }
@@ -257,11 +264,8 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	e := m.entries[pod.UID]
 	if e == nil {
 		e = &entry{pod: pod, source: source}
-		if mayRun(pod) {
-			e.rejected = m.cfg.Admit(pod, m.active())
-		}
 		m.entries[pod.UID] = e
-		m.own(e)
+		m.admit(e)
 		return
 	}
 	deleting := pod.DeletionTimestamp != nil && e.pod.DeletionTimestamp == nil
@@ -270,6 +274,8 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	switch {
 	case e.owner != nil:
 		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })
+	case len(e.victims) > 0:
+		m.admit(e)
 	case deleting: // a pod at rest that somebody deletes must be deleted to the end (L7.42)
 		m.own(e)
 	}
@@ -281,6 +287,7 @@ func (m *Manager) remove(uid types.UID) {
 		return
 	}
 	e.gone = true
+	e.victims = nil
 	if e.owner != nil {
 		e.owner.post(func(b *mailbox) { b.gone = true })
 		return
@@ -288,11 +295,52 @@ func (m *Manager) remove(uid types.UID) {
 	m.own(e) // at rest: its containers, logs and directories are left to remove
 }
 
-// active are the pods that hold resources of the node (L3.10).
-func (m *Manager) active() []*corev1.Pod {
+// admit asks the node about a pod that has no owner yet, with m.mu held. Where
+// others must end first they are told to, once, and the pod waits for them.
+func (m *Manager) admit(e *entry) {
+	if mayRun(e.pod) {
+		others := m.active(e.pod.UID)
+		if slices.ContainsFunc(others, func(p *corev1.Pod) bool { return slices.Contains(e.victims, p.UID) }) {
+			return // not all have ended; others would be picked now
+		}
+		v := m.cfg.Admit(e.pod, others)
+		if v.Rejection != nil && len(v.Victims) > 0 {
+			e.victims = nil
+			for _, victim := range v.Victims {
+				e.victims = append(e.victims, victim.UID)
+				m.preempt(victim)
+			}
+			return
+		}
+		e.rejected = v.Rejection
+	}
+	e.victims = nil
+	m.own(e)
+}
+
+// preempt ends a pod for a critical one (L3.40), with m.mu held.
+func (m *Manager) preempt(victim *corev1.Pod) {
+	e := m.entries[victim.UID]
+	if e == nil || e.owner == nil {
+		return
+	}
+	const message = "Preempted in order to admit critical pod"
+	stop := podlife.Stop{Reason: "Preempting", Message: message, Condition: &corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+		Message: "Pod was preempted by Kubelet to accommodate a critical pod.",
+	}}
+	e.owner.post(func(b *mailbox) { b.stop = &stop })
+	m.cfg.Event(e.pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Preempting", Message: message}) // L10.14
+}
+
+// active are the pods that hold resources of the node, but for one (L3.10). What
+// waits for others to end holds them already: nobody else may take its place.
+func (m *Manager) active(but types.UID) []*corev1.Pod {
 	var pods []*corev1.Pod
-	for _, e := range m.entries {
-		if e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase) {
+	for uid, e := range m.entries {
+		switch {
+		case uid == but || e.rejected != nil || e.gone && e.owner == nil:
+		case len(e.victims) > 0, e.owner != nil && !terminal(e.view().Status.Phase):
 			pods = append(pods, e.runs())
 		}
 	}

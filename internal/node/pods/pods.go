@@ -44,6 +44,12 @@ type Executor interface {
 	Forget(pod *corev1.Pod)
 }
 
+// Verdict is what the node says to a pod. The zero value: it is welcome.
+type Verdict struct {
+	Rejection *podlife.Rejection
+	Victims   []*corev1.Pod // whose end would make it welcome; nil: nothing would
+}
+
 // Result is how an action ended.
 type Result struct {
 	Err     *podlife.Failure
@@ -70,8 +76,9 @@ type Config struct {
 	Executor Executor
 	Status   StatusWriter
 	Event    func(*corev1.Pod, podlife.Event) // must not block
-	// Admit is asked once about each pod that may still run, and about each resize,
-	// with the pods it would share the node with (L3.10, L3.120); nil: it is welcome.
-	Admit   func(pod *corev1.Pod, others []*corev1.Pod) *podlife.Rejection
+	// Admit is asked about each pod that may still run, and about each resize, with
+	// the pods it would share the node with (L3.10, L3.120). It may name others that
+	// have to end first (L3.40): then it is asked again when they have. It must not block.
+	Admit   func(pod *corev1.Pod, others []*corev1.Pod) Verdict
 	Journal journal.Recorder
 }

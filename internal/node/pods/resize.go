@@ -30,8 +30,7 @@ func (m *Manager) admitResize(pod *corev1.Pod) Result {
 
 // claim lets the pod have what its spec wants, if there is room; with m.mu held.
 func (m *Manager) claim(e *entry, pod *corev1.Pod) *podlife.Rejection {
-	others := slices.DeleteFunc(m.active(), func(p *corev1.Pod) bool { return p.UID == pod.UID })
-	r := m.cfg.Admit(pod, others)
+	r := m.cfg.Admit(pod, m.active(pod.UID)).Rejection
 	if e.claim = nil; r == nil {
 		e.claim = pod
 	}
@@ -56,10 +55,16 @@ func (m *Manager) vacate() {
 	m.makeRoom()
 }
 
-// makeRoom gives the room that others made to the pods that wait for a resize, in
-// their order (L3.123), and tells all of them to ask; with m.mu held.
+// makeRoom gives the room that others made to the critical pods they made it for,
+// then to the pods that wait for a resize, in their order (L3.123), and tells all of
+// them to ask; with m.mu held.
 func (m *Manager) makeRoom() {
 	m.vacated.Add(1)
+	for _, e := range m.entries {
+		if len(e.victims) > 0 {
+			m.admit(e)
+		}
+	}
 	type waiter struct {
 		resources.Resize
 		entry *entry

@@ -284,10 +284,11 @@ func (k *Keeper) run() {
 }
 
 // known is the pod with the status that its mirror shows, which is what an
-// earlier agent knew of it.
+// earlier agent knew of it. One that ended begins anew unless its restart policy
+// and its containers say otherwise: the node may have been shut down.
 func (k *Keeper) known(s *static) *corev1.Pod {
 	mirror := k.mirrors[nameOf(s.pod)]
-	if mirror == nil || !mirrors(mirror, s.pod) {
+	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed || mirror.Status.Phase == corev1.PodSucceeded {
 		return s.pod
 	}
 	pod := *s.pod

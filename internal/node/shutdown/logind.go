@@ -1,0 +1,128 @@
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+const (
+	loginService = "org.freedesktop.login1"
+	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
+	loginManager = "org.freedesktop.login1.Manager"
+)
+
+// logind speaks to systemd-logind over the system's D-Bus.
+type logind struct {
+	conn    *dbus.Conn
+	object  dbus.BusObject
+	signals chan *dbus.Signal
+	confDir string
+}
+
+// confDir is where logind reads settings of others.
+const confDir = "/etc/systemd/logind.conf.d"
+
+// OpenLogin connects to the logind of this machine.
+func OpenLogin(ctx context.Context) (Login, error) { return openLogin(ctx, confDir) }
+
+func openLogin(ctx context.Context, confDir string) (*logind, error) {
+	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	l := &logind{conn: conn, object: conn.Object(loginService, loginPath), signals: make(chan *dbus.Signal, 8), confDir: confDir}
+	// Before the lock is taken: nothing that follows may be missed.
+	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginManager), dbus.WithMatchMember("PrepareForShutdown"))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen to logind: %w", err), conn.Close())
+	}
+	conn.Signal(l.signals)
+	return l, nil
+}
+
+// Delay implements Login.
+func (l *logind) Delay(ctx context.Context) (time.Duration, error) {
+	var v dbus.Variant
+	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager, "InhibitDelayMaxUSec").Store(&v)
+	if err != nil {
+		return 0, fmt.Errorf("ask logind how long it waits: %w", err)
+	}
+	us, ok := v.Value().(uint64)
+	if !ok {
+		return 0, fmt.Errorf("ask logind how long it waits: it answered a %T", v.Value())
+	}
+	return time.Duration(us) * time.Microsecond, nil
+}
+
+// extendTries and extendWait are how long logind may take to read its settings.
+const (
+	extendTries = 20
+	extendWait  = 100 * time.Millisecond
+)
+
+// Extend implements Login: logind takes that from a file only.
+func (l *logind) Extend(ctx context.Context, d time.Duration) error {
+	if err := os.MkdirAll(l.confDir, 0o755); err != nil {
+		return fmt.Errorf("have logind wait longer: %w", err)
+	}
+	text := fmt.Sprintf("# Written by carob for --shutdown-grace-period.\n[Login]\nInhibitDelayMaxSec=%d\n", int64((d+time.Second-1)/time.Second))
+	if err := os.WriteFile(filepath.Join(l.confDir, "99-carob.conf"), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("have logind wait longer: %w", err)
+	}
+	const hangup = int32(1)
+	systemd := l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
+	if err := systemd.CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", hangup).Err; err != nil {
+		return fmt.Errorf("have logind read its settings again: %w", err)
+	}
+	for range extendTries {
+		have, err := l.Delay(ctx)
+		if err != nil || have >= d {
+			return err
+		}
+		select {
+		case <-time.After(extendWait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("logind does not wait for %s although %s says so", d, filepath.Join(l.confDir, "99-carob.conf"))
+}
+
+// Inhibit implements Login.
+func (l *logind) Inhibit(ctx context.Context) (func() error, error) {
+	var fd dbus.UnixFD
+	err := l.object.CallWithContext(ctx, loginManager+".Inhibit", 0, "shutdown", "carob", "pods get their time to end", "delay").Store(&fd)
+	if err != nil {
+		return nil, fmt.Errorf("have logind delay a shutdown: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "logind inhibitor").Close, nil
+}
+
+// Next implements Login.
+func (l *logind) Next(ctx context.Context) (bool, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case s, ok := <-l.signals:
+			if !ok {
+				return false, errors.New("the connection to logind was closed")
+			}
+			if s.Name != loginManager+".PrepareForShutdown" || len(s.Body) == 0 {
+				continue
+			}
+			if down, ok := s.Body[0].(bool); ok {
+				return down, nil
+			}
+		}
+	}
+}
+
+// Close implements Login.
+func (l *logind) Close() error { return l.conn.Close() }

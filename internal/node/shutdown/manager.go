@@ -1,0 +1,193 @@
+// Package shutdown ends the pods of the node in order when the machine goes down
+// (L7.M). It holds a delay lock of systemd-logind, which tells of a shutdown before
+// it begins and waits for the lock.
+//
+// The node agent drives it, when the user gave it time; without, a shutdown of the
+// machine asks nobody.
+package shutdown
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/eviction"
+	"carob/internal/core/podlife"
+	"carob/internal/node/pods"
+)
+
+// Login is systemd-logind, as far as it matters here.
+type Login interface {
+	// Delay is how long logind waits for a lock at most.
+	Delay(ctx context.Context) (time.Duration, error)
+	// Extend has it wait at least so long.
+	Extend(ctx context.Context, d time.Duration) error
+	// Inhibit takes a lock; a shutdown waits until release is called.
+	Inhibit(ctx context.Context) (release func() error, err error)
+	// Next blocks until a shutdown begins (true) or is taken back.
+	Next(ctx context.Context) (bool, error)
+	Close() error
+}
+
+// Pods are the pods of the node.
+type Pods interface {
+	List() []pods.View
+	ByUID(types.UID) (pods.View, bool)
+	Stop(types.UID, podlife.Stop) error
+	Next(types.UID) <-chan struct{}
+}
+
+// Config is what a Manager works with. All fields are required.
+type Config struct {
+	Total    time.Duration // for all pods
+	Critical time.Duration // of that, for critical ones
+	Open     func(ctx context.Context) (Login, error)
+	Pods     Pods
+	// Event records an event about the node; Changed has the node reported anew.
+	Event   func(eventType, reason, message string)
+	Changed func()
+}
+
+// Manager waits for a shutdown.
+//
+//	watching ──shutdown──▶ down: pods end, group by group ──▶ lock released ──taken back──▶ watching
+type Manager struct {
+	cfg  Config
+	down atomic.Bool
+}
+
+// Message is what the pods say that end so (L7.156).
+const Message = "Pod was terminated in response to imminent node shutdown."
+
+const (
+	retryFirst = time.Second
+	retryMax   = time.Minute
+)
+
+// New returns a Manager; nothing happens before Run.
+func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+
+// Down says whether the machine is going down.
+func (m *Manager) Down() bool { return m.down.Load() }
+
+// Run watches until ctx ends. Without a logind it tries again now and then.
+func (m *Manager) Run(ctx context.Context) {
+	wait := retryFirst
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := m.watch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > retryMax {
+			wait = retryFirst
+		}
+		klog.FromContext(ctx).Error(err, "A shutdown of the machine can't be noticed, pods would end without their grace", "retryIn", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(2*wait, retryMax)
+	}
+}
+
+// watch holds the lock and follows what logind says.
+func (m *Manager) watch(ctx context.Context) error {
+	login, err := m.cfg.Open(ctx)
+	if err != nil {
+		return fmt.Errorf("reach logind: %w", err)
+	}
+	defer login.Close()
+	delay, err := login.Delay(ctx)
+	if err != nil {
+		return err
+	}
+	if delay < m.cfg.Total {
+		if err := login.Extend(ctx, m.cfg.Total); err != nil {
+			return err
+		}
+	}
+	release, err := login.Inhibit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release() }()
+	for {
+		down, err := login.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if down == m.down.Load() {
+			continue
+		}
+		m.down.Store(down)
+		m.cfg.Changed()
+		if !down {
+			m.cfg.Event(corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown cancellation")
+			if release, err = login.Inhibit(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		m.cfg.Event(corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown event")
+		m.endAll(ctx)
+		if err := release(); err != nil {
+			return fmt.Errorf("release the lock on shutdown: %w", err)
+		}
+		release = func() error { return nil }
+	}
+}
+
+// endAll ends all pods, one group after the other.
+func (m *Manager) endAll(ctx context.Context) {
+	var running []*corev1.Pod
+	for _, v := range m.cfg.Pods.List() {
+		if v.Life == podlife.Syncing || v.Life == podlife.Terminating || v.Life == "" {
+			running = append(running, v.Pod)
+		}
+	}
+	for _, g := range eviction.ShutdownGroups(running, m.cfg.Total, m.cfg.Critical) {
+		began := time.Now()
+		for _, pod := range g.Pods {
+			grace := g.Within(pod)
+			_ = m.cfg.Pods.Stop(pod.UID, podlife.Stop{ // an error: it has ended
+				Reason: "Terminated", Message: Message, Grace: &grace, Condition: &corev1.PodCondition{
+					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: Message,
+				},
+			})
+		}
+		left := m.await(ctx, g)
+		klog.FromContext(ctx).Info("Pods were ended for a shutdown", "priority", g.Priority, "pods", len(g.Pods), "notEnded", left, "took", time.Since(began))
+	}
+}
+
+// await returns when the pods of a group hold nothing any more or its time is
+// over, and how many do.
+func (m *Manager) await(ctx context.Context, g eviction.ShutdownGroup) int {
+	ctx, cancel := context.WithTimeout(ctx, g.Grace)
+	defer cancel()
+	for i, pod := range g.Pods {
+		for !m.ended(pod.UID) {
+			next := m.cfg.Pods.Next(pod.UID)
+			if m.ended(pod.UID) {
+				break
+			}
+			select {
+			case <-next:
+			case <-ctx.Done():
+				return len(g.Pods) - i
+			}
+		}
+	}
+	return 0
+}
+
+func (m *Manager) ended(uid types.UID) bool {
+	v, ok := m.cfg.Pods.ByUID(uid)
+	return !ok || (v.Life == podlife.Terminated || v.Life == podlife.Finished) && len(v.Waits) == 0
+}

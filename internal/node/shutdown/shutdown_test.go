@@ -1,0 +1,285 @@
+package shutdown
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/pods"
+)
+
+// world is a Manager with a logind and pods that take a time each to end.
+type world struct {
+	*Manager
+	begin time.Time
+	says  chan bool
+	fail  error
+
+	mu      sync.Mutex
+	delay   time.Duration
+	pods    map[types.UID]*pods.View
+	ends    map[types.UID]time.Duration
+	log     []string
+	changed chan struct{}
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf("%s ", time.Since(w.begin))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) Delay(context.Context) (time.Duration, error) { return w.delay, nil }
+func (w *world) Extend(_ context.Context, d time.Duration) error {
+	w.note("extend to %s", d)
+	return nil
+}
+func (w *world) Close() error { return nil }
+func (w *world) Inhibit(context.Context) (func() error, error) {
+	w.note("lock")
+	return func() error { w.note("release"); return nil }, nil
+}
+
+func (w *world) Next(ctx context.Context) (bool, error) {
+	select {
+	case down := <-w.says:
+		return down, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// podList is the world as the pods of the node.
+type podList struct{ *world }
+
+func (l podList) List() []pods.View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []pods.View
+	for _, v := range l.pods {
+		all = append(all, *v)
+	}
+	slices.SortFunc(all, func(a, b pods.View) int { return strings.Compare(a.Pod.Name, b.Pod.Name) })
+	return all
+}
+
+func (l podList) ByUID(uid types.UID) (pods.View, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, ok := l.pods[uid]
+	if !ok {
+		return pods.View{}, false
+	}
+	return *v, true
+}
+
+func (l podList) Next(types.UID) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+func (l podList) Stop(uid types.UID, s podlife.Stop) error {
+	l.note("stop %s %s grace %s %s", uid, s.Reason, *s.Grace, s.Condition.Reason)
+	time.AfterFunc(l.ends[uid], func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.pods[uid].Life = podlife.Terminated
+		close(l.changed)
+		l.changed = make(chan struct{})
+	})
+	return nil
+}
+
+func (w *world) add(name string, priority int32, ends time.Duration) {
+	grace := int64(30)
+	w.pods[types.UID(name)] = &pods.View{Life: podlife.Syncing, Pod: &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Priority: &priority, TerminationGracePeriodSeconds: &grace},
+	}}
+	w.ends[types.UID(name)] = ends
+}
+
+func start(t *testing.T, edit func(*world)) *world {
+	w := &world{
+		begin: time.Now(), says: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{}, ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
+	}
+	edit(w)
+	w.Manager = New(Config{
+		Total: time.Minute, Critical: 20 * time.Second, Pods: podList{w},
+		Open: func(context.Context) (Login, error) {
+			if w.fail != nil {
+				w.note("no logind")
+				return nil, w.fail
+			}
+			return w, nil
+		},
+		Event:   func(kind, reason, message string) { w.note("event %s %s: %s", kind, reason, message) },
+		Changed: func() { w.note("report, down %t", w.Down()) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *world) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	got := w.log
+	w.log = nil
+	w.mu.Unlock()
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// L7.155, L7.156
+func TestPodsEndInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(w *world) {
+			w.delay = 5 * time.Second
+			w.add("critical", 2_000_000_000, time.Second)
+			w.add("plain", 0, 10*time.Second)
+			w.add("stubborn", 0, time.Hour)
+		})
+		w.expect(t, "0s extend to 1m0s", "0s lock")
+		w.says <- true
+		time.Sleep(50 * time.Second)
+		w.expect(t, "0s report, down true", "0s event Normal Shutdown: Shutdown manager detected shutdown event",
+			"0s stop plain Terminated grace 30s TerminationByKubelet", "0s stop stubborn Terminated grace 30s TerminationByKubelet",
+			"40s stop critical Terminated grace 20s TerminationByKubelet", "41s release")
+		w.says <- false
+		w.expect(t, "50s report, down false", "50s event Normal Shutdown: Shutdown manager detected shutdown cancellation", "50s lock")
+	})
+}
+
+func TestLogindThatIsMissingIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(w *world) { w.fail = errors.New("no bus") })
+		time.Sleep(4 * time.Second)
+		w.expect(t, "0s no logind", "1s no logind", "3s no logind")
+	})
+}
+
+// manager is a logind on a bus of its own.
+type manager struct {
+	lock *os.File // the other end of the newest lock
+}
+
+func (m *manager) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
+	ours, theirs, err := os.Pipe()
+	if err != nil || what != "shutdown" || mode != "delay" {
+		return 0, dbus.MakeFailedError(fmt.Errorf("inhibit %s %s: %w", what, mode, err))
+	}
+	m.lock = ours
+	return dbus.UnixFD(theirs.Fd()), nil
+}
+
+// TestLogindOverDBus: the calls are those that a bus and a logind understand.
+func TestLogindOverDBus(t *testing.T) {
+	daemon, err := exec.LookPath("dbus-daemon")
+	if err != nil {
+		t.Skip("dbus-daemon is not installed")
+	}
+	socket := filepath.Join(t.TempDir(), "bus")
+	cmd := exec.Command(daemon, "--session", "--nofork", "--nopidfile", "--print-address", "--address=unix:path="+socket)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
+
+	server, err := dbus.Connect("unix:path=" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	fake := &manager{}
+	if err := server.Export(fake, loginPath, loginManager); err != nil {
+		t.Fatal(err)
+	}
+	properties, err := prop.Export(server, loginPath, prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// systemd has logind read its settings again.
+	hangup := func(unit, _ string, signal int32) *dbus.Error {
+		if unit != "systemd-logind.service" || signal != 1 {
+			return dbus.MakeFailedError(fmt.Errorf("kill %s with %d", unit, signal))
+		}
+		properties.SetMust(loginManager, "InhibitDelayMaxUSec", uint64(60_000_000))
+		return nil
+	}
+	if err := server.ExportMethodTable(map[string]any{"KillUnit": hangup}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{loginService, "org.freedesktop.systemd1"} {
+		if reply, err := server.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+			t.Fatalf("take the name %s: %v %v", name, reply, err)
+		}
+	}
+
+	conf := t.TempDir()
+	l, err := openLogin(t.Context(), conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if d, err := l.Delay(t.Context()); err != nil || d != 5*time.Second {
+		t.Fatalf("delay: %s %v", d, err)
+	}
+	if err := l.Extend(t.Context(), 59500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(conf, "99-carob.conf")); err != nil || !strings.Contains(string(text), "[Login]\nInhibitDelayMaxSec=60\n") {
+		t.Errorf("%q %v", text, err)
+	}
+	release, err := l.Inhibit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, down := range []bool{true, false} {
+		if err := server.Emit(loginPath, loginManager+".PrepareForShutdown", down); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.Next(t.Context()); err != nil || got != down {
+			t.Errorf("told %t %v, want %t", got, err, down)
+		}
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	server.Close() // the last copy of the other end of the lock
+	if err := l.conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Next(t.Context()); err == nil {
+		t.Error("a lost connection goes unnoticed")
+	}
+}

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// writeFile puts a file in place in one step, as tools that write manifests do.
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// become waits for a condition of a pod that others delete and make anew meanwhile.
+func (c *cluster) become(t *testing.T, pod, condition string) corev1.Pod {
+	t.Helper()
+	var last error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if _, last = c.tryKubectl("", "wait", "pod/"+pod, "--for=create", "--timeout=10s"); last != nil {
+			continue
+		}
+		if _, last = c.tryKubectl("", "wait", "pod/"+pod, "--for="+condition, "--timeout=10s"); last == nil {
+			return c.pod(t, pod)
+		}
+	}
+	t.Fatal(last)
+	return corev1.Pod{}
+}
+
+func staticManifest(version string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {version: %q}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: 'busybox:1.32.0', command: [sh, -c, 'echo version %s; trap "exit 0" TERM; while :; do sleep 3600 & wait; done']}]
+`, version, version)
+}
+
+// TestStaticPod: a manifest in the directory is a pod whatever the API server is
+// told (L7.110–L7.116).
+func TestStaticPod(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	file := filepath.Join(c.DataDir, "manifests", "web.yaml")
+	const name = "web-e2e-node"
+
+	writeFile(t, file, staticManifest("1"))
+	first := c.become(t, name, "condition=Ready")
+	hash := first.Annotations["kubernetes.io/config.hash"]
+	if first.Annotations[corev1.MirrorPodAnnotationKey] != hash || len(hash) != 32 || len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
+		t.Errorf("its mirror: %v, owners %v", first.Annotations, first.OwnerReferences)
+	}
+	contains(t, "its log", c.kubectl(t, "logs", name), "version 1")
+	contains(t, "exec", c.kubectl(t, "exec", name, "--", "echo", "hello"), "hello")
+	id := first.Status.ContainerStatuses[0].ContainerID
+
+	c.kubectl(t, "delete", "pod", name)
+	again := c.become(t, name, "condition=Ready")
+	if again.UID == first.UID || again.Status.ContainerStatuses[0].ContainerID != id {
+		t.Errorf("deleted: uid %s, container %s, was %s, %s", again.UID, again.Status.ContainerStatuses[0].ContainerID, first.UID, id)
+	}
+
+	c.kill(t)
+	if err := c.up(); err != nil {
+		t.Fatal(err)
+	}
+	after := c.become(t, name, "condition=Ready")
+	if s := after.Status.ContainerStatuses[0]; after.UID != again.UID || s.ContainerID != id || s.RestartCount != 0 {
+		t.Errorf("restarted: uid %s, %+v", after.UID, s)
+	}
+
+	writeFile(t, file, "kind: [")
+	writeFile(t, filepath.Join(c.DataDir, "manifests", "other.yaml"), strings.Replace(staticManifest("1"), "name: web", "name: other", 1))
+	c.become(t, "other-e2e-node", "condition=Ready")
+	if s := c.pod(t, name).Status.ContainerStatuses[0]; s.ContainerID != id {
+		t.Errorf("a bad manifest ended the pod: %+v", s)
+	}
+
+	writeFile(t, file, staticManifest("2"))
+	changed := c.become(t, name, "jsonpath={.metadata.labels.version}=2")
+	changed = c.become(t, name, "condition=Ready")
+	if changed.Annotations["kubernetes.io/config.hash"] == hash || changed.Status.ContainerStatuses[0].ContainerID == id {
+		t.Errorf("changed: %v", changed.Annotations)
+	}
+	contains(t, "its log", c.kubectl(t, "logs", name), "version 2")
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "wait", "pod/"+name, "--for=delete", "--timeout="+patience.String())
+}
+
+// TestEviction: pods that store too much go, and when the node is short of memory
+// one that uses more than it asked for (L7.150–L7.153).
+func TestEviction(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	c.kubectlIn(t, `apiVersion: v1
+kind: Pod
+metadata: {name: volume}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
+  containers: [{name: c, image: 'busybox:1.32.0', volumeMounts: [{name: v, mountPath: /v}], command: [sh, -c, 'dd if=/dev/zero of=/v/f bs=1M count=3; sleep 3600']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: layer}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: 'busybox:1.32.0', resources: {limits: {ephemeral-storage: 1Mi}}, command: [sh, -c, 'dd if=/dev/zero of=/f bs=1M count=3; sleep 3600']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: modest}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: 'busybox:1.32.0', command: [sleep, '3600']}]
+`, "apply", "-f", "-")
+	c.wait(t, "pod/modest", "condition=Ready")
+	for name, message := range map[string]string{
+		"volume": `Usage of EmptyDir volume "v" exceeds the limit "1Mi". `,
+		"layer":  "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
+	} {
+		c.wait(t, "pod/"+name, "jsonpath={.status.phase}=Failed")
+		if p := c.pod(t, name); p.Status.Reason != "Evicted" || p.Status.Message != message {
+			t.Errorf("%s: %s: %q", name, p.Status.Reason, p.Status.Message)
+		}
+		c.waitEvent(t, name, "Evicted")
+	}
+	c.wait(t, "node/e2e-node", "jsonpath={.status.conditions[?(@.type==\"MemoryPressure\")].status}=False")
+
+	c.carob(t, "down")
+	if _, err := run(append([]string{carobBin, "up", "--detach", "--eviction-hard", "memory.available<99%"}, c.args...)...); err != nil {
+		t.Fatal(err)
+	}
+	c.wait(t, "pod/modest", "jsonpath={.status.phase}=Failed")
+	p := c.pod(t, "modest")
+	contains(t, "the message", p.Status.Message, "The node was low on resource: memory. Threshold quantity: ", "Container c was using ", "request is 0, has larger consumption of memory. ")
+	target := ""
+	for _, cond := range p.Status.Conditions {
+		if cond.Type == corev1.DisruptionTarget {
+			target = string(cond.Status) + " " + cond.Reason
+		}
+	}
+	if p.Status.Reason != "Evicted" || target != "True TerminationByKubelet" {
+		t.Errorf("%s, DisruptionTarget %s", p.Status.Reason, target)
+	}
+	c.waitEvent(t, "modest", "Evicted")
+	c.waitEvent(t, "e2e-node", "EvictionThresholdMet")
+	c.wait(t, "node/e2e-node", "jsonpath={.status.conditions[?(@.type==\"MemoryPressure\")].status}=True")
+}
+
+// TestUnusedImagesGo (L7.133).
+func TestUnusedImagesGo(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir, "--image-gc-high-threshold", "2", "--image-gc-low-threshold", "1", "--minimum-image-ttl-duration", "1s")
+	c.kubectl(t, "run", "stays", "--image=busybox:1.32.0", "--", "sleep", "3600")
+	c.kubectl(t, "run", "goes", "--image=nginx:1.26")
+	c.wait(t, "pod/stays", "condition=Ready")
+	c.wait(t, "pod/goes", "condition=Ready")
+	c.kubectl(t, "delete", "pod", "goes", "--grace-period=1")
+	for end := time.Now().Add(patience); ; {
+		left := c.carob(t, "image", "ls")
+		contains(t, "images", left, "busybox")
+		if !strings.Contains(left, "nginx") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("an unused image stays:\n%s", left)
+		}
+		c.tryKubectl("", "wait", "pod/stays", "--for=delete", "--timeout=2s") //nolint:errcheck // only passes time
+	}
+	c.kubectl(t, "exec", "stays", "--", "true")
+}
