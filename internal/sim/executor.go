@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,15 +10,17 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
 )
 
 // flight is an action under way.
 type flight struct {
-	key    podlife.Key
-	action podlife.Action
-	done   bool   // its end is decided; the outcome may still be on its way
-	undo   func() // stops what would end it
-	orphan func() // what may still happen when the agent crashes
+	key       podlife.Key
+	action    podlife.Action
+	done      bool // its end is decided; the outcome may still be on its way
+	cancelled bool
+	undo      func() // stops what would end it
+	orphan    func() // what may still happen when the agent crashes
 }
 
 // failed is an action that failed.
@@ -48,6 +51,10 @@ func (own *owner) begin(a podlife.Action) {
 	case podlife.RunHook:
 		own.runHook(f, a)
 	case podlife.RunProbe:
+		if w.chance(w.fault / 10) {
+			f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finish(f, failure("", "the probe can't be run"), nil) })
+			return
+		}
 		f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finishProbe(f, a) })
 	default:
 		delay := w.upTo(50 * time.Millisecond)
@@ -65,8 +72,13 @@ func (own *owner) begin(a podlife.Action) {
 		}
 		f.undo = w.after(delay, func() { own.effect(f) })
 		f.orphan = func() {
-			if _, ok := a.(podlife.DeletePod); ok && (own.writing || own.wanted != nil || w.loop.now.Before(w.apiUp)) {
-				return // not sent yet
+			switch a.(type) {
+			case podlife.AdmitResize:
+				return // the agent asks itself
+			case podlife.DeletePod:
+				if own.writing || own.wanted != nil || w.away() > 0 {
+					return // not sent yet
+				}
 			}
 			since := w.loop.now
 			w.after(w.upTo(3*time.Second), func() {
@@ -84,16 +96,33 @@ func (own *owner) effect(f *flight) {
 	if f.done || own.dead {
 		return
 	}
-	if _, ok := f.action.(podlife.DeletePod); ok && (own.writing || own.wanted != nil) && own.object.exists {
-		f.undo = w.after(20*time.Millisecond, func() { own.effect(f) }) // after the last status is stored
-		return
+	switch f.action.(type) {
+	case podlife.DeletePod:
+		if (own.writing || own.wanted != nil) && own.object.exists {
+			f.undo = w.after(20*time.Millisecond, func() { own.effect(f) }) // after the last status is stored
+			return
+		}
+		if w.away() > 0 {
+			own.finish(f, failure("", "the API server is away"), nil)
+			return
+		}
+	case podlife.AdmitResize: // no call of the runtime
+	default:
+		if w.deafFor() > 0 {
+			own.finish(f, failure("", "the runtime does not answer"), nil)
+			return
+		}
 	}
-	if _, ok := f.action.(podlife.DeletePod); ok && w.loop.now.Before(w.apiUp) {
-		own.finish(f, failure("", "the API server is away"), nil)
+	if w.loop.now.Before(w.full) && writes(f.action) {
+		own.finish(f, failure("", "no space left on device"), nil)
 		return
 	}
 	if w.chance(w.fault / 2) {
-		own.finish(f, failure("", "fails before the effect"), nil)
+		own.finish(f, w.failureOf(f.action), nil)
+		return
+	}
+	if w.chance(w.fault / 20) {
+		own.finish(f, nil, nil) // says yes and does no
 		return
 	}
 	fail, pulled := own.apply(f.action)
@@ -101,6 +130,33 @@ func (own *owner) effect(f *flight) {
 		fail = failure("", "fails after the effect")
 	}
 	own.finish(f, fail, pulled)
+}
+
+// writes tells the actions that need room on the disk.
+func writes(a podlife.Action) bool {
+	switch a.(type) {
+	case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer:
+		return true
+	}
+	return false
+}
+
+// failureOf is a failure before the effect, as the executor of the agent words it.
+func (w *world) failureOf(a podlife.Action) *podlife.Failure {
+	const why = "fails before the effect"
+	switch a.(type) {
+	case podlife.PrepareVolumes:
+		return failure([]string{"", "FailedMount", "FailedCreatePodContainer"}[w.rand.IntN(3)], why)
+	case podlife.CreateSandbox:
+		return failure([]string{"", "FailedPrepareDynamicResources"}[w.rand.IntN(2)], why)
+	case podlife.PullImage:
+		return failure([]string{"", "ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed", "InvalidImageName"}[w.rand.IntN(5)], why)
+	case podlife.StartContainer:
+		return failure([]string{"", "CreateContainerConfigError", "CreateContainerError"}[w.rand.IntN(3)], why)
+	case podlife.Resize:
+		return failure("ResizePodInPlaceError", why)
+	}
+	return failure("", why)
 }
 
 // cancel aborts an action; the abort may come too late.
@@ -111,6 +167,7 @@ func (own *owner) cancel(k podlife.Key) {
 		return
 	}
 	f := own.flights[i]
+	f.cancelled = true
 	w.logf("%s cancel %s", own.pod.Name, k)
 	if f.undo != nil {
 		f.undo()
@@ -144,7 +201,7 @@ func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulle
 			return
 		}
 		own.flights = slices.DeleteFunc(own.flights, func(o *flight) bool { return o == f })
-		own.look()
+		own.stale = true
 		text := "ok"
 		if fail != nil {
 			text = fail.Reason + " " + fail.Message
@@ -167,7 +224,6 @@ func (own *owner) finishProbe(f *flight, a podlife.RunProbe) {
 	own.flights = slices.DeleteFunc(own.flights, func(o *flight) bool { return o == f })
 	verdict := w.verdict(own.object, a)
 	w.logf("%s probe %s of %s: %s", own.pod.Name, a.Type, a.Container, verdict)
-	own.look()
 	own.probes = append(own.probes, podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
 		At: w.now(), Verdict: verdict, Output: "probe output"})
 	own.step()
@@ -202,10 +258,12 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	case podlife.PrepareVolumes:
 		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{Mounted: true, Present: true}
+		w.groups[uid] = groupOf(own.runs)
 	case podlife.RemoveVolumes:
 		w.checkNothingRuns(own.object, "volumes are removed")
 		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{}
+		delete(w.groups, uid)
 	case podlife.CreateSandbox:
 		network := cri.NamespaceMode_POD
 		if own.pod.Spec.HostNetwork {
@@ -216,12 +274,15 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 			Metadata: &cri.PodSandboxMetadata{Name: own.pod.Name, Namespace: own.pod.Namespace, Uid: string(uid), Attempt: a.Attempt},
 			Labels:   map[string]string{uidLabel: string(uid)}}})
 	case podlife.PullImage:
-		if _, err = w.runtime.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: a.Image}}); err != nil {
-			return failure("ErrImagePull", err.Error()), nil
-		}
-		return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20}
+		return own.pull(a)
 	case podlife.StartContainer:
 		return own.startContainer(a), nil
+	case podlife.AdmitResize:
+		return w.admitResize(own, own.pod), nil
+	case podlife.ResizePod:
+		own.resizeGroup(a)
+	case podlife.Resize:
+		err = own.resize(a)
 	case podlife.RemoveContainer:
 		w.checkNotRunning(own.object, a.ContainerID)
 		_, err = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID})
@@ -231,12 +292,7 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	case podlife.RemoveSandbox:
 		_, err = w.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: a.SandboxID})
 	case podlife.DeletePod:
-		if own.object.exists {
-			w.checkDeleted(own.object)
-			own.object.exists = false
-			w.logf("%s is gone", own.pod.Name)
-			w.agent.notify(own.object)
-		}
+		w.deleteFromNode(own.object)
 	}
 	if err != nil {
 		return failure("", err.Error()), nil
@@ -244,13 +300,66 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	return nil, nil
 }
 
+func (own *owner) pull(a podlife.PullImage) (*podlife.Failure, *podlife.Pulled) {
+	switch strings.TrimRight(a.Image, "+") {
+	case badImage:
+		return failure("InvalidImageName", "invalid reference format"), nil
+	case absentImage:
+		return failure("ErrImagePull", "not found"), nil
+	}
+	if _, err := own.w.runtime.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: a.Image}}); err != nil {
+		return failure("ErrImagePull", err.Error()), nil
+	}
+	own.object.container(a.Container).pulled = true
+	return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20, Took: 1234567 * time.Nanosecond, Waited: 2 * time.Second}
+}
+
+// resizeGroup sets the limits of the pod's own cgroup (L3.125).
+func (own *owner) resizeGroup(a podlife.ResizePod) {
+	w, uid := own.w, own.pod.UID
+	g := groupOf(own.runs)
+	if a.Widen {
+		have := w.groups[uid]
+		g = group{widest(have.cpu, g.cpu), widest(have.memory, g.memory)}
+	}
+	w.groups[uid] = g
+	w.mounts++
+}
+
+func (own *owner) resize(a podlife.Resize) error {
+	c, _, _ := containerOf(own.runs, a.Container)
+	if c == nil {
+		return fmt.Errorf("container %s is not in the pod any more", a.Container)
+	}
+	sized := *c
+	sized.Resources = a.Resources
+	l := limitsOf(own.runs, &sized)
+	own.w.checkResize(own, a, l)
+	_, err := own.w.runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{ContainerId: a.ContainerID, Linux: l})
+	return err
+}
+
+// limitsOf are the cgroup numbers of a container (L3.117j).
+func limitsOf(p *corev1.Pod, c *corev1.Container) *cri.LinuxContainerResources {
+	g := resources.ContainerCgroup(p, c)
+	l := &cri.LinuxContainerResources{CpuShares: int64(g.CPUShares), CpuQuota: g.CPUQuota, MemoryLimitInBytes: g.Memory}
+	if g.CPUQuota > 0 {
+		l.CpuPeriod = 100000
+	}
+	return l
+}
+
 func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
 	w, uid := own.w, own.pod.UID
 	image := strings.TrimPrefix(a.ImageRef, "sha256:")
 	w.checkStart(own, a)
-	resp, err := w.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: a.SandboxID, Config: &cri.ContainerConfig{
+	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: a.Container, Attempt: uint32(a.Attempt)}, Image: &cri.ImageSpec{Image: image},
-		Labels: map[string]string{uidLabel: string(uid)}, Annotations: map[string]string{"hash": podlife.DefinitionHash(a.Container, image)}}})
+		Labels: map[string]string{uidLabel: string(uid)}, Annotations: map[string]string{"hash": podlife.DefinitionHash(a.Container, image)}}
+	if c, _, _ := containerOf(own.runs, a.Container); c != nil {
+		config.Linux = &cri.LinuxContainerConfig{Resources: limitsOf(own.runs, c)}
+	}
+	resp, err := w.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: a.SandboxID, Config: config})
 	if err != nil {
 		return failure("CreateContainerError", err.Error())
 	}

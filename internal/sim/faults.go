@@ -3,7 +3,6 @@ package sim
 import (
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -22,7 +21,8 @@ func (w *world) planFaults() {
 		case 0:
 			w.sometime(func() { w.jump(d) })
 		case 1:
-			w.sometime(func() { w.setBack(d) })
+			crash := w.chance(0.5)
+			w.sometime(func() { w.setBack(d, crash) })
 		case 2:
 			w.sometime(func() { w.suspend(d) })
 		}
@@ -39,6 +39,23 @@ func (w *world) planFaults() {
 			w.logf("the registry is slow")
 			w.slow = w.loop.now.Add(20 * time.Minute)
 		})
+	}
+	if w.chance(0.3) {
+		d := w.upTo(10 * time.Minute)
+		w.sometime(func() {
+			w.logf("the disk is full for %v", d)
+			w.full = later(w.full, w.loop.now.Add(d))
+		})
+	}
+	for range w.rand.IntN(3) * w.rand.IntN(2) {
+		d := w.upTo(3 * time.Minute)
+		w.sometime(func() {
+			w.logf("the runtime does not answer for %v", d)
+			w.deaf = later(w.deaf, w.loop.now.Add(d))
+		})
+	}
+	for range w.rand.IntN(3) * w.rand.IntN(2) {
+		w.sometime(w.collectImages)
 	}
 }
 
@@ -59,14 +76,12 @@ func (w *world) reboot(keep bool) {
 	}
 }
 
-// remount is the view of a new agent: it must set up volumes again before it may
-// count on them.
-func (w *world) remount() {
-	w.mounts++
-	for _, o := range w.pods {
-		v := w.volumes[o.pod.UID]
-		v.Mounted = false
-		w.volumes[o.pod.UID] = v
+// collectImages removes every image from the machine.
+func (w *world) collectImages() {
+	w.logf("the images are collected")
+	list, _ := w.runtime.ListImages(ctx, &cri.ListImagesRequest{})
+	for _, i := range list.GetImages() {
+		_, _ = w.runtime.RemoveImage(ctx, &cri.RemoveImageRequest{Image: i.Spec})
 	}
 }
 
@@ -76,12 +91,14 @@ func (w *world) jump(d time.Duration) {
 	w.skew += d
 }
 
-// setBack sets the clock back while the agent is not there: for a living one Now never falls.
-func (w *world) setBack(d time.Duration) {
-	if w.agent.down || w.calmed {
-		return
+// setBack sets the clock back, with or without an agent that looks at it.
+func (w *world) setBack(d time.Duration, crash bool) {
+	if crash {
+		if w.agent.down || w.calmed {
+			return
+		}
+		w.agent.crash()
 	}
-	w.agent.crash()
 	w.logf("the clock is set back by %v", d)
 	w.skew -= d
 }
@@ -89,6 +106,7 @@ func (w *world) setBack(d time.Duration) {
 // suspend stops the whole machine for a while.
 func (w *world) suspend(d time.Duration) {
 	w.logf("the machine sleeps for %v", d)
+	w.slept += d
 	w.loop.sleep(d)
 }
 
@@ -96,7 +114,7 @@ func (w *world) suspend(d time.Duration) {
 func (w *world) accident(o *object) {
 	o.upset = true
 	sandboxes, containers := w.list(o.pod.UID)
-	switch w.rand.IntN(4) {
+	switch w.rand.IntN(5) {
 	case 0:
 		if len(sandboxes) > 0 {
 			id := sandboxes[len(sandboxes)-1].Id
@@ -107,8 +125,12 @@ func (w *world) accident(o *object) {
 		if len(containers) > 0 {
 			id := containers[w.rand.IntN(len(containers))].Id
 			reason := []string{"", "OOMKilled"}[w.rand.IntN(2)]
+			code := int32(137)
+			if reason != "" && w.chance(0.3) {
+				code = 0 // a child was killed, the process ended well
+			}
 			w.logf("%s container %s is killed %s", o.pod.Name, id, reason)
-			w.runtime.End(id, 137, reason)
+			w.runtime.End(id, code, reason)
 		}
 	case 3:
 		if len(containers) > 0 {
@@ -116,12 +138,24 @@ func (w *world) accident(o *object) {
 			w.logf("%s container %s vanishes", o.pod.Name, id)
 			_, _ = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
 		}
+	case 4:
+		if len(containers) > 0 {
+			id := containers[w.rand.IntN(len(containers))].Id
+			w.logf("%s the runtime loses track of %s", o.pod.Name, id)
+			w.runtime.Obscure(id)
+			for _, c := range containers {
+				if c.Id == id {
+					o.container(c.Metadata.Name).obscure = true
+				}
+			}
+		}
 	}
 }
 
 // calm ends all faults; pods come back until deleteAll.
 func (w *world) calm() {
-	w.calmed, w.fault, w.apiUp, w.slow = true, 0, time.Time{}, time.Time{}
+	w.calmed, w.fault = true, 0
+	w.apiUp, w.slow, w.full, w.deaf = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	w.logf("calm")
 }
 
@@ -130,51 +164,6 @@ func (w *world) deleteAll() {
 	w.logf("everything is deleted")
 	for _, o := range w.pods {
 		w.delete(o, 30)
+		w.finalize(o)
 	}
-}
-
-// checkRecovered checks that after some time without faults every pod that should
-// run does: each container of its spec runs, or was tried within the longest back-offs.
-func (w *world) checkRecovered() {
-	for _, o := range w.pods {
-		own := w.agent.find(o)
-		st := &o.pod.Status
-		if !o.exists || !o.asked.IsZero() || o.pod.DeletionTimestamp != nil || ended(st.Phase) || own != nil && own.stop != nil ||
-			o.pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || o.pod.Spec.ActiveDeadlineSeconds != nil {
-			continue
-		}
-		if own == nil {
-			w.broken(recovers, "%s is driven by nobody", o.pod.Name)
-		}
-		tried := false
-		for _, list := range [][]corev1.Container{o.pod.Spec.InitContainers, o.pod.Spec.Containers} {
-			for i := range list {
-				t := o.container(list[i].Name)
-				tried = tried || t.running != "" || !t.lastSeen.IsZero() && w.loop.now.Sub(t.lastSeen) < 12*time.Minute
-			}
-		}
-		if !tried {
-			w.broken(recovers, "%s: no container runs or has run in the last 12 minutes", o.pod.Name)
-		}
-		for i := range o.pod.Spec.Containers {
-			c := &o.pod.Spec.Containers[i]
-			t := o.container(c.Name)
-			if p := c.LivenessProbe; p != nil && c.StartupProbe == nil && c.Lifecycle == nil && t.running != "" && w.loop.now.Sub(t.lastStart) > 10*time.Minute &&
-				w.loop.now.Sub(t.lastProbe) > 5*time.Minute {
-				w.broken(recovers, "%s: %s was last probed %v ago", o.pod.Name, c.Name, w.loop.now.Sub(t.lastProbe))
-			}
-			if c.RestartPolicy == nil && t.sandbox != "" && o.initialized() && t.running == "" && w.loop.now.Sub(t.lastSeen) > 12*time.Minute {
-				w.broken(recovers, "%s: %s last ran %v ago", o.pod.Name, c.Name, w.loop.now.Sub(t.lastSeen))
-			}
-		}
-	}
-}
-
-func (o *object) initialized() bool {
-	for i := range o.pod.Spec.Containers {
-		if o.container(o.pod.Spec.Containers[i].Name).running != "" {
-			return true
-		}
-	}
-	return false
 }

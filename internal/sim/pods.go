@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -40,7 +41,63 @@ func (w *world) newPod(i int) *corev1.Pod {
 		p.Spec.ActiveDeadlineSeconds = &d
 	}
 	p.Spec.HostNetwork = w.chance(0.1)
+	if w.chance(0.15) {
+		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gateType}}
+	}
+	if w.chance(0.4) {
+		w.resources(p)
+	}
+	switch {
+	case w.chance(0.08):
+		p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	case w.chance(0.06):
+		p.Finalizers = []string{"example.com/wait"}
+	}
+	if w.chance(0.3) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		for _, c := range containers(p) {
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: w.chance(0.5)}}
+			if c.VolumeMounts[0].ReadOnly && w.chance(0.5) {
+				mode := corev1.RecursiveReadOnlyIfPossible
+				c.VolumeMounts[0].RecursiveReadOnly = &mode
+			}
+		}
+	}
 	return p
+}
+
+// resources gives the containers requests and limits, the pod as a whole sometimes.
+func (w *world) resources(p *corev1.Pod) {
+	mode := w.rand.IntN(4) // of all containers, so that every QoS class occurs
+	for _, c := range containers(p) {
+		kind := mode
+		if mode == 3 {
+			kind = w.rand.IntN(3)
+		}
+		c.Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			q := w.amount(name)
+			switch kind {
+			case 0: // a request
+				c.Resources.Requests[name] = q
+			case 1: // both
+				limit := q.DeepCopy()
+				limit.Add(q)
+				c.Resources.Requests[name], c.Resources.Limits[name] = q, limit
+			case 2: // the same
+				c.Resources.Requests[name], c.Resources.Limits[name] = q, q
+			}
+		}
+		if p.Spec.RestartPolicy != corev1.RestartPolicyNever && w.chance(0.3) {
+			c.ResizePolicy = []corev1.ContainerResizePolicy{
+				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
+				{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		}
+	}
+	if w.chance(0.2) {
+		cpu, memory := *resource.NewQuantity(20, resource.DecimalSI), *resource.NewQuantity(20<<30, resource.BinarySI)
+		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory}}
+	}
 }
 
 // rules gives a container restart rules of its own, sometimes.
@@ -57,8 +114,14 @@ func (w *world) rules(c *corev1.Container) {
 }
 
 func (w *world) newContainer(name string) corev1.Container {
-	c := corev1.Container{Name: name, Image: fmt.Sprintf("image%d", w.rand.IntN(3)),
+	c := corev1.Container{Name: name, Image: w.image(),
 		ImagePullPolicy: []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullIfNotPresent, corev1.PullAlways}[w.rand.IntN(3)]}
+	if w.chance(0.02) {
+		c.Image = []string{badImage, brokenImage, absentImage}[w.rand.IntN(3)]
+	}
+	if w.chance(0.01) {
+		c.ImagePullPolicy = corev1.PullNever
+	}
 	handler := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hook"}}}
 	if w.chance(0.2) && !strings.HasPrefix(name, "init") {
 		c.Lifecycle = &corev1.Lifecycle{PreStop: handler}
@@ -98,9 +161,15 @@ func describe(p *corev1.Pod) string {
 	if d := p.Spec.ActiveDeadlineSeconds; d != nil {
 		fmt.Fprintf(&b, " deadline=%ds", *d)
 	}
-	if p.Spec.HostNetwork {
-		b.WriteString(" host network")
+	for _, x := range []struct {
+		has  bool
+		what string
+	}{{p.Spec.HostNetwork, "host network"}, {isStatic(p), "static"}, {len(p.Finalizers) > 0, "finalizer"}, {len(p.Spec.ReadinessGates) > 0, "readiness gate"}} {
+		if x.has {
+			b.WriteString(" " + x.what)
+		}
 	}
+	b.WriteString(sizes(p))
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]

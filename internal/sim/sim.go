@@ -29,6 +29,7 @@ type Options struct {
 	Without []int     // elements of the run to leave out, by number: pods, faults, what users do
 	Log     io.Writer // what happens, a line each; nil: nowhere
 	Digest  bool      // whether Result.Digest is wanted; it costs time
+	Break   string    // a promise to break on purpose, by name: the run looks for that one
 }
 
 // Result is what a run did.
@@ -50,13 +51,14 @@ type Result struct {
 type Violation struct {
 	Options   Options
 	At        time.Duration // since the begin of the run
-	Invariant string
+	Invariant Invariant
+	Pod       string // whose promise it was; empty: nobody's
 	Detail    string
 }
 
 // Error names what broke and the command that repeats it.
 func (v *Violation) Error() string {
-	return fmt.Sprintf("seed %d at +%v: %s: %s\nrepeat it with: %s", v.Options.Seed, v.At, v.Invariant, v.Detail, v.Options.Command())
+	return fmt.Sprintf("seed %d at +%v, %s: %s: %s\nrepeat it with: %s", v.Options.Seed, v.At, v.Invariant, v.Pod, v.Detail, v.Options.Command())
 }
 
 // Command is the line that repeats a run with its log.
@@ -64,6 +66,9 @@ func (o Options) Command() string {
 	line := fmt.Sprintf("carob sim --seed %d --hours %g", o.Seed, o.Hours)
 	if len(o.Without) > 0 {
 		line += " --without " + strings.ReplaceAll(strings.Trim(fmt.Sprint(o.Without), "[]"), " ", ",")
+	}
+	if o.Break != "" {
+		line += " --break " + o.Break
 	}
 	return line + " --log"
 }
@@ -83,8 +88,13 @@ func Run(o Options) (r Result, err error) {
 	if o.Hours <= 0 {
 		o.Hours = 1
 	}
-	w := &world{opts: o, rand: rand.New(rand.NewPCG(o.Seed, 0x63_61_72_6f_62)), digest: fnv.New64a()}
+	w := &world{opts: o, rand: rand.New(rand.NewPCG(o.Seed, 0x63_61_72_6f_62)), digest: fnv.New64a(), turn: plain}
 	w.loop.now = epoch
+	if o.Break != "" {
+		if err := w.sabotage(o.Break); err != nil {
+			return Result{}, err
+		}
+	}
 	defer func() {
 		r = w.result
 		r.Virtual = w.loop.now.Sub(epoch)

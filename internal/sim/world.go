@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -27,31 +26,49 @@ type world struct {
 	digest  hash.Hash64
 	result  Result
 	runtime *runtimesim.Runtime
+	turn    turn       // Step, or what breaks it on purpose
+	only    *Invariant // look for this one alone
 
-	fault   float64 // chance that an action fails; 0 in half of the seeds
-	clean   bool    // nothing ever goes wrong: the promises about time hold
-	calmed  bool
+	fault      float64 // chance that an action fails; 0 in half of the seeds
+	clean      bool    // nothing ever goes wrong: the promises about time hold
+	calmed     bool
+	dual       bool          // the node has addresses of both families
+	backoffMax time.Duration // cap of the crash back-off; 0: the default
+	capacity   int64         // cpu that pods may request, in thousandths
+
 	skew    time.Duration // of the wall clock against the loop
+	slept   time.Duration // how long the machine was suspended
 	boot    int           // counts restarts of the machine
 	apiUp   time.Time     // the API server is away until then
 	slow    time.Time     // the registry is slow until then
-	mounts  uint64        // counts changes of volumes
-	late    time.Time     // calls of an agent that ended then or before are lost
-	pods    []*object     // with those that this run has
-	agent   agent
-	volumes map[types.UID]podlife.VolumeState // looked up, never ranged over
+	full    time.Time     // the disk is full until then
+	deaf    time.Time     // the runtime does not answer until then
+	network string        // why the pod network is not ready
+
+	versions int       // of objects in the API server
+	mounts   uint64    // counts changes of volumes and groups
+	late     time.Time // calls of an agent that ended then or before are lost
+	pods     []*object // with those that this run has
+	agent    agent
+	volumes  map[types.UID]podlife.VolumeState // looked up, never ranged over
+	groups   map[types.UID]group               // likewise
 }
 
 // object is a pod in the API server and what the world knows of it.
 type object struct {
-	pod     *corev1.Pod
-	exists  bool
-	final   corev1.PodPhase
-	truth   map[string]*truth // by container; looked up, never ranged over
-	updated bool              // the spec was changed at some time, or has rules
-	upset   bool              // its sandbox or a container was harmed from outside
-	asked   time.Time         // when its end was asked for first
-	grace   time.Duration
+	pod       *corev1.Pod // newest version; replaced, never changed
+	number    int         // of that version
+	exists    bool
+	static    bool // comes from a file: nobody but the agent knows its status
+	finalizer bool
+	refused   *podlife.Rejection // the next agent refuses it
+	granted   []*corev1.Pod      // versions whose resources the node granted
+	stored    corev1.PodStatus   // last one
+	truth     map[string]*truth  // by container; looked up, never ranged over
+	updated   bool               // the spec was changed at some time, or has rules
+	upset     bool               // its sandbox or a container was harmed from outside
+	asked     time.Time          // when its end was asked for first
+	grace     time.Duration
 }
 
 func (w *world) chance(p float64) bool { return p > 0 && w.rand.Float64() < p }
@@ -75,16 +92,6 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// now is the wall clock of the machine, which may jump; time in the loop does not.
-func (w *world) now() time.Time { return w.loop.now.Add(w.skew) }
-
-// clock is the machine's as its runtime sees it.
-type clock struct{ w *world }
-
-func (c clock) Now() time.Time { return c.w.now() }
-
-func (c clock) AfterFunc(d time.Duration, do func()) func() { return c.w.after(d, do) }
-
 // populate makes the node, its pods and everything that will happen to them.
 func (w *world) populate() {
 	w.clean = w.chance(0.5)
@@ -94,10 +101,15 @@ func (w *world) populate() {
 		}
 	}
 	w.result.Seed, w.result.Faulty = w.opts.Seed, !w.clean
-	w.volumes = map[types.UID]podlife.VolumeState{}
+	w.volumes, w.groups = map[types.UID]podlife.VolumeState{}, map[types.UID]group{}
 	w.boot = 1
+	w.dual = w.chance(0.2)
+	if w.chance(0.2) {
+		w.backoffMax = []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute}[w.rand.IntN(3)]
+	}
+	w.capacity = 400 + 200*int64(w.rand.IntN(12))
 	w.runtime = runtimesim.New(runtimesim.Config{
-		Clock: clock{w}, Behaviour: w.behaviour,
+		Clock: clock{w}, Behaviour: w.behaviour, DualStack: w.dual,
 		PullError: func(string) error {
 			if w.chance(w.fault / 2) {
 				return errors.New("the registry is unavailable")
@@ -105,31 +117,43 @@ func (w *world) populate() {
 			return nil
 		},
 	})
-	w.agent = agent{w: w, began: epoch}
+	w.agent = agent{w: w, began: w.now()}
 	w.runtime.Listen(w.agent.hear)
-	n := 1 + w.rand.IntN(3)
-	for i := range n {
-		o := &object{pod: w.newPod(i), exists: true, truth: map[string]*truth{}}
-		for _, list := range [][]corev1.Container{o.pod.Spec.InitContainers, o.pod.Spec.Containers} {
-			for _, c := range list {
-				o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
-			}
-		}
-		begin := w.upTo(30 * time.Second)
-		if w.element() {
-			w.result.Pods++
-			w.pods = append(w.pods, o)
-			w.logf("%s: %s", o.pod.Name, describe(o.pod))
-			w.after(begin, func() { w.agent.add(o) })
-		} else {
-			o.exists = false
-		}
-		w.plan(o)
+	for i := range 1 + w.rand.IntN(3) {
+		w.newObject(i)
+	}
+	if w.chance(0.1) {
+		d := w.upTo(10 * time.Minute)
+		w.sometime(func() { w.outage(d) })
 	}
 	if !w.clean {
 		w.planFaults()
 	}
 	w.after(time.Minute, w.agent.relist)
+}
+
+// newObject makes a pod and plans its life.
+func (w *world) newObject(i int) {
+	o := &object{pod: w.newPod(i), number: 1, exists: true, truth: map[string]*truth{}}
+	w.versions = max(w.versions, 1)
+	o.static, o.finalizer = isStatic(o.pod), len(o.pod.Finalizers) > 0
+	o.granted = []*corev1.Pod{o.pod}
+	for _, c := range containers(o.pod) {
+		o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
+	}
+	if w.chance(0.03) && !o.static {
+		o.refused = &podlife.Rejection{Reason: "OutOfmemory", Message: "Node didn't have enough resource: memory"}
+	}
+	begin := w.upTo(30 * time.Second)
+	if w.element() {
+		w.result.Pods++
+		w.pods = append(w.pods, o)
+		w.logf("%s: %s", o.pod.Name, describe(o.pod))
+		w.after(begin, func() { w.agent.add(o) })
+	} else {
+		o.exists = false
+	}
+	w.plan(o)
 }
 
 func (w *world) horizon() time.Duration { return time.Duration(w.opts.Hours * float64(time.Hour)) }
@@ -139,34 +163,6 @@ func (w *world) sometime(do func()) {
 	at := w.upTo(w.horizon())
 	if w.element() {
 		w.after(at, do)
-	}
-}
-
-// plan decides what users and accidents do to a pod.
-func (w *world) plan(o *object) {
-	if w.chance(0.6) {
-		w.sometime(func() { w.delete(o, int64(w.rand.IntN(40))) })
-		if w.chance(0.3) {
-			w.sometime(func() { w.delete(o, int64(w.rand.IntN(5))) })
-		}
-	}
-	if w.chance(0.15) {
-		w.sometime(func() { w.forceDelete(o) })
-	}
-	if w.chance(0.15) {
-		w.sometime(func() { w.stop(o) })
-	}
-	if w.chance(0.25) {
-		w.sometime(func() { w.update(o) })
-	}
-	if w.chance(0.1) {
-		w.sometime(func() { w.debug(o) })
-	}
-	if w.clean {
-		return
-	}
-	for range w.rand.IntN(4) {
-		w.sometime(func() { w.accident(o) })
 	}
 }
 
@@ -182,88 +178,7 @@ func tgps(p *corev1.Pod) time.Duration {
 	return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
 }
 
-// delete is a DELETE of the API (L1.90–L1.93).
-func (w *world) delete(o *object, grace int64) {
-	if !o.exists {
-		return
-	}
-	if w.loop.now.Before(w.apiUp) {
-		w.after(w.apiUp.Sub(w.loop.now), func() { w.delete(o, grace) })
-		return
-	}
-	p := o.pod.DeepCopy()
-	if ended(p.Status.Phase) {
-		grace = 0
-	}
-	if g := p.DeletionGracePeriodSeconds; g != nil && grace >= *g {
-		return
-	}
-	w.logf("%s delete grace=%d", p.Name, grace)
-	at := metav1.NewTime(w.loop.now.Add(time.Duration(grace) * time.Second))
-	if p.DeletionTimestamp == nil {
-		p.Generation++
-	}
-	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
-	o.pod = p
-	if grace == 0 {
-		o.exists = false
-	}
-	w.agent.notify(o)
-}
-
-// forceDelete removes the object at once; the agent may only see that it is gone.
-func (w *world) forceDelete(o *object) {
-	if o.exists && !w.loop.now.Before(w.apiUp) {
-		w.delete(o, 0)
-		o.exists = false
-		w.logf("%s is gone", o.pod.Name)
-		w.agent.notify(o)
-	}
-}
-
-// stop is eviction, preemption or the shutdown of the node (L3.40, L7.150, L7.156).
-func (w *world) stop(o *object) {
-	own := w.agent.find(o)
-	if own == nil || own.stop != nil {
-		return
-	}
-	grace := time.Duration(w.rand.IntN(20)) * time.Second
-	own.stop = &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)], Message: "The node is under pressure.", Grace: &grace}
-	if w.chance(0.3) {
-		own.stop.Grace, grace = nil, tgps(o.pod)
-	}
-	w.logf("%s stop %s grace=%v", o.pod.Name, own.stop.Reason, grace)
-	o.ask(w.loop.now, min(grace, tgps(o.pod)))
-	own.step()
-}
-
-// debug adds an ephemeral container.
-func (w *world) debug(o *object) {
-	if !o.exists || o.pod.DeletionTimestamp != nil {
-		return
-	}
-	p := o.pod.DeepCopy()
-	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: fmt.Sprintf("debug%d", len(p.Spec.EphemeralContainers)), Image: "image0", ImagePullPolicy: corev1.PullIfNotPresent}})
-	p.Generation++
-	o.pod = p
-	w.logf("%s has an ephemeral container", p.Name)
-	w.agent.notify(o)
-}
-
-// update changes the image of a container (L3.68).
-func (w *world) update(o *object) {
-	if !o.exists {
-		return
-	}
-	p := o.pod.DeepCopy()
-	c := &p.Spec.Containers[w.rand.IntN(len(p.Spec.Containers))]
-	c.Image += "+"
-	p.Generation++
-	o.pod, o.updated = p, true
-	w.logf("%s image of %s is %s", p.Name, c.Name, c.Image)
-	w.agent.notify(o)
-}
+func isStatic(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/config.source"] == "file" }
 
 // behaviour is what the process of a container does.
 func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {

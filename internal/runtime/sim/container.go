@@ -23,6 +23,8 @@ type container struct {
 	code     int32
 	reason   string
 	message  string
+	limits   *cri.LinuxContainerResources
+	obscure  bool          // the runtime does not know its state
 	timers   []func()      // stop what would end it
 	waiters  []func(error) // stops that wait for its end
 }
@@ -61,7 +63,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 		return nil, notFound("image", image)
 	}
 	c := &container{id: r.nextID("container"), config: req.GetConfig(), sandbox: s, does: r.cfg.Behaviour(req.GetConfig()),
-		state: cri.ContainerState_CONTAINER_CREATED, created: r.cfg.Clock.Now().UnixNano()}
+		limits: req.GetConfig().GetLinux().GetResources(),
+		state:  cri.ContainerState_CONTAINER_CREATED, created: r.cfg.Clock.Now().UnixNano()}
 	r.containers = append(r.containers, c)
 	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
 	r.mu.Unlock()
@@ -191,6 +194,7 @@ func (r *Runtime) End(id string, code int32, reason string) {
 // exit records the end of c; the caller calls what it returns without the lock.
 func (r *Runtime) exit(c *container, code int32, reason string) func() {
 	c.state, c.code, c.reason, c.finished = cri.ContainerState_CONTAINER_EXITED, code, reason, r.cfg.Clock.Now().UnixNano()
+	c.obscure = false
 	for _, stop := range c.timers {
 		stop()
 	}
@@ -231,11 +235,11 @@ func (r *Runtime) ListContainers(_ context.Context, req *cri.ListContainersReque
 	f := req.GetFilter()
 	for _, c := range r.containers {
 		if f.GetId() != "" && f.GetId() != c.id || f.GetPodSandboxId() != "" && f.GetPodSandboxId() != c.sandbox.id ||
-			f.GetState() != nil && f.GetState().GetState() != c.state || !matches(f.GetLabelSelector(), c.config.GetLabels()) {
+			f.GetState() != nil && f.GetState().GetState() != c.reported() || !matches(f.GetLabelSelector(), c.config.GetLabels()) {
 			continue
 		}
 		resp.Containers = append(resp.Containers, &cri.Container{Id: c.id, PodSandboxId: c.sandbox.id, Metadata: c.config.GetMetadata(),
-			Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.state, CreatedAt: c.created,
+			Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.reported(), CreatedAt: c.created,
 			Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations()})
 	}
 	return resp, nil
@@ -253,22 +257,73 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *cri.ContainerStatusReq
 }
 
 func (c *container) status() *cri.ContainerStatus {
-	return &cri.ContainerStatus{
-		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.created, StartedAt: c.started, FinishedAt: c.finished,
+	st := &cri.ContainerStatus{
+		Id: c.id, Metadata: c.config.GetMetadata(), State: c.reported(), CreatedAt: c.created, StartedAt: c.started, FinishedAt: c.finished,
 		ExitCode: c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), StopSignal: c.config.GetStopSignal(),
 		LogPath: path.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath()),
 	}
+	if c.limits != nil {
+		st.Resources = &cri.ContainerResources{Linux: c.limits}
+	}
+	return st
 }
 
-// UpdateContainerResources implements runtime.Runtime.
+// reported is the state as the runtime tells it.
+func (c *container) reported() cri.ContainerState {
+	if c.obscure {
+		return cri.ContainerState_CONTAINER_UNKNOWN
+	}
+	return c.state
+}
+
+// Obscure makes the runtime lose track of a running container, as when its shim
+// does not answer: it is reported as unknown until it ends. It does nothing to others.
+func (r *Runtime) Obscure(id string) {
+	r.mu.Lock()
+	c := r.container(id)
+	if c == nil || !c.running() {
+		r.mu.Unlock()
+		return
+	}
+	c.obscure = true
+	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox) // something happened to it
+	r.mu.Unlock()
+	tell()
+}
+
+// UpdateContainerResources implements runtime.Runtime: it replaces what is reported.
 func (r *Runtime) UpdateContainerResources(_ context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.container(req.GetContainerId()) == nil {
+	c := r.container(req.GetContainerId())
+	switch {
+	case c == nil:
 		return nil, notFound("container", req.GetContainerId())
+	case c.state == cri.ContainerState_CONTAINER_EXITED:
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q has exited", c.id)
+	}
+	if l := req.GetLinux(); l != nil {
+		c.limits = updated(c.limits, l)
+		r.changes++
 	}
 	return &cri.UpdateContainerResourcesResponse{}, nil
+}
+
+// updated lays what an update names over what was in force; 0 leaves a value as it is.
+func updated(old, by *cri.LinuxContainerResources) *cri.LinuxContainerResources {
+	n := &cri.LinuxContainerResources{CpuPeriod: by.CpuPeriod, CpuQuota: by.CpuQuota, CpuShares: by.CpuShares, MemoryLimitInBytes: by.MemoryLimitInBytes,
+		OomScoreAdj: by.OomScoreAdj, CpusetCpus: by.CpusetCpus, CpusetMems: by.CpusetMems, HugepageLimits: by.HugepageLimits, Unified: by.Unified}
+	keep := func(to *int64, was int64) {
+		if *to == 0 {
+			*to = was
+		}
+	}
+	keep(&n.CpuPeriod, old.GetCpuPeriod())
+	keep(&n.CpuQuota, old.GetCpuQuota())
+	keep(&n.CpuShares, old.GetCpuShares())
+	keep(&n.MemoryLimitInBytes, old.GetMemoryLimitInBytes())
+	return n
 }
 
 // ReopenContainerLog implements runtime.Runtime.

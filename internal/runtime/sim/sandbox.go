@@ -38,6 +38,9 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	if !s.host {
 		r.addresses++
 		s.ips = []string{fmt.Sprintf("10.88.%d.%d", r.addresses/250, 2+r.addresses%250)}
+		if r.cfg.DualStack {
+			s.ips = append(s.ips, fmt.Sprintf("fd88::%x", r.addresses))
+		}
 	}
 	r.sandboxes = append(r.sandboxes, s)
 	created := r.tell(s.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)

@@ -58,6 +58,7 @@ type Config struct {
 	Images    []string                                                  // present from the beginning
 	PullError func(image string) error                                  // nil: every image can be pulled
 	Name      string                                                    // Version's runtime name; empty: "sim"
+	DualStack bool                                                      // pods get an IPv6 address, too
 }
 
 // Runtime is a simulated container runtime. Its methods may be called from many

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// store makes p the newest version of a pod and tells the agent.
+func (w *world) store(o *object, p *corev1.Pod) {
+	w.versions++
+	o.pod, o.number = p, w.versions
+	w.agent.notify(o)
+}
+
+// away tells how long the API server does not answer.
+func (w *world) away() time.Duration { return max(0, w.apiUp.Sub(w.loop.now)) }
+
+// write does something at the API server, or later when it is away.
+func (w *world) write(do func()) {
+	if away := w.away(); away > 0 {
+		w.after(away+w.upTo(time.Second), func() { w.write(do) })
+		return
+	}
+	do()
+}
+
+// change edits the spec of a pod as a user does.
+func (w *world) change(o *object, edit func(*corev1.Pod)) {
+	w.write(func() {
+		if !o.exists || o.static {
+			return
+		}
+		p := o.pod.DeepCopy()
+		edit(p)
+		if !reflect.DeepEqual(p.Spec, o.pod.Spec) {
+			p.Generation++
+		}
+		w.store(o, p)
+	})
+}
+
+// delete is a DELETE of the API (L1.90–L1.93, L1.95).
+func (w *world) delete(o *object, grace int64) {
+	if o.static {
+		w.removeFile(o)
+		return
+	}
+	w.write(func() {
+		if !o.exists {
+			return
+		}
+		p := o.pod.DeepCopy()
+		if ended(p.Status.Phase) {
+			grace = 0
+		}
+		if g := p.DeletionGracePeriodSeconds; g != nil && grace >= *g {
+			return
+		}
+		w.logf("%s delete grace=%d", p.Name, grace)
+		at := metav1.NewTime(w.loop.now.Add(time.Duration(grace) * time.Second))
+		if p.DeletionTimestamp == nil {
+			p.Generation++
+		}
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
+		w.store(o, p)
+		if grace == 0 && !o.finalizer {
+			w.gone(o)
+		}
+	})
+}
+
+// forceDelete removes the object at once; the agent may only see that it is gone.
+func (w *world) forceDelete(o *object) {
+	if o.exists && w.away() == 0 {
+		o.finalizer = false
+		w.delete(o, 0)
+		w.gone(o)
+	}
+}
+
+// gone takes a pod out of its source.
+func (w *world) gone(o *object) {
+	if !o.exists {
+		return
+	}
+	w.versions++
+	o.exists, o.number = false, w.versions
+	w.logf("%s is gone", o.pod.Name)
+	w.agent.notify(o)
+}
+
+// removeFile ends a static pod (L7.16).
+func (w *world) removeFile(o *object) {
+	if o.exists {
+		w.logf("%s: its file is removed", o.pod.Name)
+		w.gone(o)
+	}
+}
+
+// finalize is the controller that a finalizer waits for (L1.95).
+func (w *world) finalize(o *object) {
+	w.write(func() {
+		if !o.exists || !o.finalizer {
+			return
+		}
+		o.finalizer = false
+		w.logf("%s: its finalizer is removed", o.pod.Name)
+		if g := o.pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
+			w.gone(o)
+		}
+	})
+}
+
+// deleteFromNode is the last DELETE, of the agent (L7.40).
+func (w *world) deleteFromNode(o *object) {
+	if !o.exists {
+		return
+	}
+	w.checkDeleted(o)
+	if !o.finalizer {
+		w.gone(o)
+		return
+	}
+	if g := o.pod.DeletionGracePeriodSeconds; g == nil || *g > 0 {
+		none := int64(0)
+		p := o.pod.DeepCopy()
+		p.DeletionGracePeriodSeconds = &none
+		w.store(o, p)
+	}
+}
+
+// storeStatus is a PATCH of the agent: everything that is its own.
+func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
+	p := o.pod.DeepCopy()
+	p.Status = *st
+	p.Status.Conditions = nil
+	for _, c := range o.pod.Status.Conditions {
+		if !ownCondition(c.Type) && (c.Type != corev1.DisruptionTarget || !ours(st)) {
+			p.Status.Conditions = append(p.Status.Conditions, c)
+		}
+	}
+	for _, c := range st.Conditions {
+		if ownCondition(c.Type) || c.Type == corev1.DisruptionTarget && ours(st) {
+			p.Status.Conditions = append(p.Status.Conditions, c)
+		}
+	}
+	w.checkStored(o, &p.Status)
+	w.store(o, p)
+}
+
+// ownCondition tells the conditions that the agent writes (L1.73).
+func ownCondition(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
+		return true
+	}
+	return false
+}
+
+// ours tells a DisruptionTarget that the agent writes itself.
+func ours(st *corev1.PodStatus) bool {
+	c := condition(st, corev1.DisruptionTarget)
+	return c != nil && c.Reason == corev1.PodReasonTerminationByKubelet
+}
+
+func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range st.Conditions {
+		if st.Conditions[i].Type == t {
+			return &st.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// setCondition is another writer of conditions: a load balancer's gate, the
+// controller that is about to evict.
+func (w *world) setCondition(o *object, c corev1.PodCondition) {
+	w.write(func() {
+		if !o.exists || o.static {
+			return
+		}
+		p := o.pod.DeepCopy()
+		if old := condition(&p.Status, c.Type); old != nil {
+			*old = c
+		} else {
+			p.Status.Conditions = append(p.Status.Conditions, c)
+		}
+		w.logf("%s condition %s=%s of another writer", p.Name, c.Type, c.Status)
+		w.store(o, p)
+	})
+}

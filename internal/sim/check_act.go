@@ -1,0 +1,272 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// checkBegin checks one action at the time it is begun.
+func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
+	name := own.pod.Name
+	for _, f := range own.flights {
+		if f.key == a.Key() {
+			w.broken(oneKey, name, "%s is begun while it is in flight", a.Key())
+		}
+	}
+	_, pull := a.(podlife.PullImage) // may follow at once when another container got the image
+	for _, f := range own.failures {
+		if !pull && f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
+			w.broken(retryWaits, name, "%s failed %v ago", f.key, w.loop.now.Sub(f.at))
+		}
+	}
+	switch a := a.(type) {
+	case podlife.CreateSandbox, podlife.StartContainer, podlife.PullImage, podlife.PrepareVolumes:
+		if life != podlife.Syncing {
+			w.broken(noStartWhenOver, name, "%s while %s", a.Key(), life)
+		}
+		if own.rejected != nil {
+			w.broken(rejectedIsOver, name, "%s for a pod that was refused", a.Key())
+		}
+		if p, ok := a.(podlife.PullImage); ok {
+			if c, _, _ := containerOf(own.pod, p.Container); c != nil && c.ImagePullPolicy == corev1.PullNever {
+				w.broken(pullPolicyKept, name, "%s must not pull", p.Container)
+			}
+		}
+	case podlife.RunHook:
+		if a.Kind != podlife.PreStop {
+			return
+		}
+		own.object.container(a.Container).stops(w.loop.now)
+		if slices.ContainsFunc(own.hooks, func(h hook) bool { return h.id == a.ContainerID }) {
+			w.broken(preStopOnce, name, "again for %s", a.ContainerID)
+		}
+	case podlife.StopContainer:
+		w.checkStop(own, a, life)
+	}
+}
+
+// graceOf is the grace of a pod as its owner knows it (L7.15).
+func graceOf(own *owner) time.Duration {
+	g := tgps(own.pod)
+	if d := own.pod.DeletionGracePeriodSeconds; d != nil {
+		g = time.Duration(*d) * time.Second
+	}
+	if own.stop != nil && own.stop.Grace != nil {
+		g = min(g, *own.stop.Grace)
+	}
+	return max(g, 2*time.Second)
+}
+
+func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life) {
+	name := own.pod.Name
+	t := own.object.container(a.Container)
+	t.stops(w.loop.now)
+	if a.Grace < 2*time.Second {
+		w.broken(leastGrace, name, "%s gets %v", a.ContainerID, a.Grace)
+	}
+	if life != podlife.Syncing && a.Grace > graceOf(own) {
+		w.broken(graceKept, name, "%s gets %v of %v", a.ContainerID, a.Grace, graceOf(own))
+	}
+	c, index, init := containerOf(own.pod, a.Container)
+	if c == nil || t.running != a.ContainerID {
+		return
+	}
+	over := !own.ending.IsZero() && !w.loop.now.Before(own.ending.Add(own.object.grace))
+	noGrace := life == podlife.Syncing && (tgps(own.pod) == 0 || own.state.RestartAll.Active) || own.rejected != nil // no hook then (L6.5)
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !over && !noGrace && !t.obscure {
+		ok := false
+		for _, h := range own.hooks {
+			if h.id == a.ContainerID && (h.ended || !w.loop.now.Before(h.until)) {
+				ok = true
+			}
+		}
+		if !ok {
+			w.broken(preStopFirst, name, "%s is stopped", a.ContainerID)
+		}
+	}
+	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over || t.stopping.Before(own.ending) {
+		return
+	}
+	served := func(list []corev1.Container) {
+		for _, s := range list {
+			if x := own.object.truth[s.Name]; x != nil && x.running != "" && !strings.HasPrefix(s.Name, "init") && w.seen(own, x.running) {
+				w.broken(sidecarsLast, name, "%s is stopped while %s runs", c.Name, s.Name)
+			}
+		}
+	}
+	served(own.pod.Spec.Containers)
+	served(own.pod.Spec.InitContainers[index+1:])
+}
+
+// seen tells whether the agent knows an instance to run.
+func (w *world) seen(own *owner, id string) bool {
+	for _, c := range own.observed.Containers {
+		if c.ID == id {
+			return c.State == podlife.ContainerRunning
+		}
+	}
+	return false
+}
+
+// checkStart checks a start when it takes effect.
+func (w *world) checkStart(own *owner, a podlife.StartContainer) {
+	o, name := own.object, own.pod.Name
+	sandboxes, containers := w.list(own.pod.UID)
+	for _, c := range containers {
+		if c.Metadata.Name == a.Container && c.State == cri.ContainerState_CONTAINER_RUNNING && c.PodSandboxId == a.SandboxID && int(c.Metadata.Attempt) != a.Attempt {
+			w.broken(singleInstance, name, "%s runs, attempt %d is started", c.Id, a.Attempt)
+		}
+	}
+	ready := false
+	for _, s := range sandboxes {
+		ready = ready || s.Id == a.SandboxID && s.State == cri.PodSandboxState_SANDBOX_READY
+	}
+	if !ready || own.dead {
+		return // the runtime refuses; or it is a call of a crashed agent
+	}
+	if !w.volumes[own.pod.UID].Mounted {
+		w.broken(volumesMounted, name, "%s starts", a.Container)
+	}
+	t := o.container(a.Container)
+	c, index, init := containerOf(own.pod, a.Container)
+	if c == nil {
+		if w.clean && t.started {
+			w.broken(ephemeralOnce, name, "%s starts again", a.Container)
+		}
+		return // ephemeral containers wait for nobody
+	}
+	before := own.pod.Spec.InitContainers
+	if init {
+		before = before[:index]
+	}
+	for i := range before {
+		b := o.container(before[i].Name)
+		if b.sandbox != a.SandboxID || strings.HasPrefix(before[i].Name, "init") && !b.done || !b.started {
+			w.broken(initFirst, name, "%s starts before %s is done", a.Container, before[i].Name)
+		}
+	}
+	if !init {
+		w.checkPostStart(own, a.Container, index)
+	}
+	if !slices.ContainsFunc(o.granted, func(p *corev1.Pod) bool { return sameResources(p, own.runs, a.Container) }) {
+		w.broken(resizeGranted, name, "%s starts with %v", a.Container, sizes(own.runs))
+	}
+	if w.clean && !o.upset {
+		w.checkRestart(own, a, c, t)
+	}
+}
+
+// checkRestart checks whether a container may run again, by a model of the rules of clean runs.
+func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Container, t *truth) {
+	o, name := own.object, own.pod.Name
+	if c.ImagePullPolicy == corev1.PullAlways && !t.pulled {
+		w.broken(pullPolicyKept, name, "%s starts without a pull", a.Container)
+	}
+	t.pulled = false
+	if o.updated {
+		return
+	}
+	if strings.HasPrefix(c.Name, "init") && t.sandbox == a.SandboxID && t.done {
+		w.broken(initOnce, name, "%s starts again", a.Container)
+	}
+	if !t.vague && t.exits > 0 && w.loop.now.Before(t.due) {
+		w.broken(backoffKept, name, "%s is restarted %v early", a.Container, t.due.Sub(w.loop.now))
+	}
+	if t.exits == 0 || strings.HasPrefix(c.Name, "side") {
+		return
+	}
+	switch p := own.pod.Spec.RestartPolicy; {
+	case p == corev1.RestartPolicyNever, p == corev1.RestartPolicyOnFailure && t.done && !t.wasStopped:
+		w.broken(policyKept, name, "%s is restarted with policy %s", a.Container, p)
+	}
+}
+
+// checkPostStart checks that no postStart hook holds back a regular container.
+func (w *world) checkPostStart(own *owner, container string, index int) {
+	for _, f := range own.flights {
+		h, ok := f.action.(podlife.RunHook)
+		if !ok || h.Kind != podlife.PostStart || f.done || f.cancelled {
+			continue
+		}
+		if c, i, init := containerOf(own.pod, h.Container); c != nil && !init && i < index && own.object.container(h.Container).stopping.IsZero() {
+			w.broken(postStartFirst, own.pod.Name, "%s starts while the hook of %s runs", container, h.Container)
+		}
+	}
+}
+
+// checkResize checks new limits of a container when they take effect.
+func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerResources) {
+	o, name := own.object, own.pod.Name
+	if own.dead {
+		return
+	}
+	if !slices.ContainsFunc(o.granted, func(p *corev1.Pod) bool {
+		c, _, _ := containerOf(p, a.Container)
+		return c != nil && same(c.Resources, a.Resources)
+	}) {
+		w.broken(resizeGranted, name, "%s gets %v", a.Container, a.Resources)
+	}
+	g := w.groups[own.pod.UID]
+	if g.cpu > 0 && l.CpuQuota > g.cpu || g.memory > 0 && l.MemoryLimitInBytes > g.memory {
+		w.broken(groupFirst, name, "%s gets %d and %d, its pod %d and %d", a.Container, l.CpuQuota, l.MemoryLimitInBytes, g.cpu, g.memory)
+	}
+}
+
+// sameResources compares what two versions of a pod say of a container.
+func sameResources(a, b *corev1.Pod, container string) bool {
+	x, _, _ := containerOf(a, container)
+	y, _, _ := containerOf(b, container)
+	return x != nil && y != nil && same(x.Resources, y.Resources)
+}
+
+func same(a, b corev1.ResourceRequirements) bool {
+	list := func(x, y corev1.ResourceList) bool {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			p, q := x[name], y[name]
+			if p.Cmp(q) != 0 {
+				return false
+			}
+		}
+		return true
+	}
+	return list(a.Requests, b.Requests) && list(a.Limits, b.Limits)
+}
+
+// checkDeleted checks the last act of the agent on the object (L7.41).
+func (w *world) checkDeleted(o *object) {
+	if !ended(o.pod.Status.Phase) || w.volumes[o.pod.UID].Present {
+		w.broken(deletedIsEnded, o.pod.Name, "is deleted in phase %s, volumes %v", o.pod.Status.Phase, w.volumes[o.pod.UID])
+	}
+}
+
+func (w *world) checkNothing(o *object, i Invariant, when string) {
+	_, containers := w.list(o.pod.UID)
+	for _, c := range containers {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING {
+			w.broken(i, o.pod.Name, "%s runs while %s", c.Id, when)
+		}
+	}
+}
+
+// checkNothingRuns checks that teardown comes after the containers. A late call
+// of a crashed agent may start a container again; that is not Step's doing.
+func (w *world) checkNothingRuns(o *object, when string) {
+	if w.result.Crashes == 0 {
+		w.checkNothing(o, volumesLast, when)
+	}
+}
+
+func (w *world) checkNotRunning(o *object, id string) {
+	_, containers := w.list(o.pod.UID)
+	for _, c := range containers {
+		if c.Id == id && c.State == cri.ContainerState_CONTAINER_RUNNING {
+			w.broken(runningIsKept, o.pod.Name, "%s is removed", id)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// checkStep checks one call of Step.
+func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, next podlife.State, out *podlife.Output) {
+	name := own.pod.Name
+	if w.result.Steps%16 == 0 {
+		if s, again := w.turn(own, before, in); !reflect.DeepEqual(s, next) || !reflect.DeepEqual(again, *out) {
+			w.broken(deterministic, name, "twice: %v, then %v", keys(*out), keys(again))
+		}
+	}
+	if len(out.Begin)+len(out.Cancel)+len(out.Events) > 0 && w.result.Steps%4 == 0 || w.result.Steps%16 == 1 {
+		quiet := in
+		quiet.Done, quiet.Probes = nil, nil
+		if _, again := w.turn(own, next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
+			w.broken(quiescent, name, "begins %v, cancels %v, tells %v", again.Begin, again.Cancel, again.Events)
+		}
+	}
+	if w.result.Steps%256 == 0 && w.skew == 0 && w.slept == 0 { // what is written down has no monotonic reading
+		if _, again := w.turn(own, roundTrip(before), in); !reflect.DeepEqual(keys(again), keys(*out)) {
+			w.broken(deterministic, name, "restored: %v, not %v", keys(again), keys(*out))
+		}
+	}
+	if !out.Wake.IsZero() && !out.Wake.After(in.Now) {
+		w.broken(wakeAhead, name, "wakes at %v, now is %v", out.Wake, in.Now)
+	}
+	if order(out.Life) < order(own.stage) {
+		w.broken(lifeForward, name, "%s after %s", out.Life, own.stage)
+	}
+	w.checkStatus(own, in, out)
+	if out.Life != podlife.Syncing {
+		for _, f := range own.flights {
+			switch f.action.(type) {
+			case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer, podlife.Resize, podlife.ResizePod, podlife.AdmitResize:
+				if !f.done && !f.cancelled && !slices.Contains(out.Cancel, f.key) {
+					w.broken(abortedAtOnce, name, "%s goes on", f.key)
+				}
+			}
+		}
+	}
+	w.checkWaits(own, in, out)
+	if out.Life == podlife.Finished && (len(in.Observed.Sandboxes)+len(in.Observed.Containers) > 0 || in.Observed.Volumes.Present) {
+		w.broken(nothingLeft, name, "%d sandboxes, %d containers, volumes %v", len(in.Observed.Sandboxes), len(in.Observed.Containers), in.Observed.Volumes)
+	}
+	if d := in.Pod.Spec.ActiveDeadlineSeconds; d != nil && w.clean && out.Life == podlife.Syncing && out.Status.StartTime != nil {
+		if over := in.Now.Sub(out.Status.StartTime.Add(time.Duration(*d) * time.Second)); over > 2*time.Second {
+			w.broken(deadlineKept, name, "goes on %v after its deadline of %ds", over, *d)
+		}
+	}
+}
+
+// checkWaits checks what a pod waits for, and that something ends it.
+func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
+	name := own.pod.Name
+	flying := len(out.Begin)
+	acts := 0 // actions that are no probes
+	for _, f := range own.flights {
+		flying++
+		if _, ok := f.action.(podlife.RunProbe); !ok {
+			acts++
+		}
+	}
+	for _, x := range out.Waits {
+		if flying == 0 && out.Wake.IsZero() && x.For != "network" {
+			w.broken(waitHasWake, name, "waits for %s %s", x.For, x.Object)
+		}
+		if x.For == "" || x.Since.IsZero() {
+			w.broken(neverSilent, name, "a wait does not say for what or since when: %+v", x)
+		}
+	}
+	if out.Life == podlife.Syncing && flying == 0 && len(out.Waits) == 0 && !out.Wake.IsZero() && !wantsTime(own.pod) {
+		w.broken(idleIsQuiet, name, "wakes at %v for nothing", out.Wake)
+	}
+	if len(out.Waits) == 0 && acts+len(out.Begin) == 0 {
+		if out.Life == podlife.Terminating {
+			w.broken(neverSilent, name, "is %s and waits for nothing", out.Life)
+		}
+		if c := dueSilently(own.pod, &out.Status); c != "" && out.Life == podlife.Syncing {
+			w.broken(neverSilent, name, "%s does not run, and nothing is waited for", c)
+		}
+	}
+	if flying == 0 && len(out.Waits) == 0 && out.Wake.IsZero() {
+		w.checkDead(own, in)
+	}
+}
+
+// dueSilently names a regular container that waits by its status.
+func dueSilently(p *corev1.Pod, st *corev1.PodStatus) string {
+	for _, c := range st.InitContainerStatuses {
+		if c.State.Running != nil && (c.Started == nil || !*c.Started || strings.HasPrefix(c.Name, "init")) {
+			return "" // for an init container that runs; the status says so
+		}
+	}
+	for _, c := range st.ContainerStatuses {
+		if c.State.Waiting != nil || p.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.State.Terminated != nil && ownPolicy(p, c.Name) == nil {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+func ownPolicy(p *corev1.Pod, name string) *corev1.ContainerRestartPolicy {
+	c, _, _ := containerOf(p, name)
+	if c == nil {
+		return nil
+	}
+	return c.RestartPolicy
+}
+
+// checkDead looks for dead instances that nobody is going to remove.
+func (w *world) checkDead(own *owner, in podlife.Input) {
+	for i, c := range in.Observed.Containers {
+		if c.State != podlife.ContainerExited {
+			continue
+		}
+		for _, d := range in.Observed.Containers[:i] {
+			if d.Name == c.Name && d.State == podlife.ContainerExited {
+				w.broken(deadIsCollected, own.pod.Name, "%s and %s are kept", d.ID, c.ID)
+			}
+		}
+	}
+}
+
+func keys(o podlife.Output) (l []podlife.Key) {
+	for _, b := range o.Begin {
+		l = append(l, b.Action.Key())
+	}
+	return append(l, o.Cancel...)
+}
+
+func order(l podlife.Life) int {
+	switch l {
+	case podlife.Terminating:
+		return 1
+	case podlife.Terminated:
+		return 2
+	case podlife.Finished:
+		return 3
+	default:
+		return 0
+	}
+}
+
+func wantsTime(p *corev1.Pod) bool {
+	if p.Spec.ActiveDeadlineSeconds != nil {
+		return true
+	}
+	for _, c := range containers(p) {
+		if c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil {
+			return true
+		}
+	}
+	return false
+}

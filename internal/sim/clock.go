@@ -1,0 +1,38 @@
+package sim
+
+import (
+	"time"
+	"unsafe"
+)
+
+// clock is the machine's as its runtime sees it.
+type clock struct{ w *world }
+
+func (c clock) Now() time.Time { return c.w.wall() }
+
+func (c clock) AfterFunc(d time.Duration, do func()) func() { return c.w.after(d, do) }
+
+// wall is what a clock on the wall of the machine shows; it may be set.
+func (w *world) wall() time.Time { return w.loop.now.Add(w.skew) }
+
+// now is what time.Now gives an agent on the machine: the wall clock with a
+// monotonic reading, which stands still while the machine sleeps and is never set.
+func (w *world) now() time.Time { return reading(w.wall(), w.loop.now.Sub(epoch)-w.slept) }
+
+// raw is the layout of time.Time, which has no other way to make a time whose two
+// readings disagree. TestReading notices when it changes.
+type raw struct {
+	wall uint64 // a flag, 33 bits of seconds since 1885, 30 bits of nanoseconds
+	ext  int64  // monotonic nanoseconds
+	loc  *time.Location
+}
+
+var year1885 = time.Date(1885, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+
+// reading makes a time with a monotonic reading.
+func reading(wall time.Time, monotonic time.Duration) (t time.Time) {
+	r := (*raw)(unsafe.Pointer(&t))
+	r.wall = 1<<63 | uint64(wall.Unix()-year1885)<<30 | uint64(wall.Nanosecond())
+	r.ext = int64(monotonic) + 1
+	return t
+}

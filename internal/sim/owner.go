@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// owner is the driver of one pod.
+type owner struct {
+	w        *world
+	object   *object
+	life     int // of the agent
+	dead     bool
+	pod      *corev1.Pod
+	number   int // version of pod
+	gone     bool
+	rejected *podlife.Rejection
+	stop     *podlife.Stop
+	stopped  bool        // stop is what ends the pod
+	started  bool        // Recover was called
+	runs     *corev1.Pod // with the resources it may use
+	state    podlife.State
+	stage    podlife.Life
+	stale    bool // the picture is older than an outcome
+	observed podlife.Observed
+	seen     sight
+	done     []podlife.Outcome
+	probes   []podlife.ProbeResult
+	flights  []*flight
+	failures []failed
+	waits    []podlife.Wait
+	wake     time.Time
+	unwake   func()
+	unsoon   func()
+
+	wanted    *corev1.PodStatus // newest status not stored yet
+	writing   bool
+	published corev1.PodStatus
+	last      corev1.PodStatus // of the last Step, which publishes none of a pod that is gone
+	ending    time.Time        // when Step first ended the pod in this life
+	hooks     []hook
+}
+
+func (own *owner) die() {
+	own.dead = true
+	if own.unwake != nil {
+		own.unwake()
+	}
+	if own.unsoon != nil {
+		own.unsoon()
+	}
+}
+
+// soon steps when everything else of this moment has happened.
+func (own *owner) soon() { own.later(0) }
+
+func (own *owner) later(d time.Duration) {
+	if own.unsoon == nil {
+		own.unsoon = own.w.after(d, func() {
+			own.unsoon = nil
+			own.step()
+		})
+	}
+}
+
+// refresh looks at the runtime and steps if something changed.
+func (own *owner) refresh() {
+	if own.dead {
+		return
+	}
+	if own.w.deafFor() > 0 {
+		own.stale = true
+		own.step()
+		return
+	}
+	before := own.observed
+	if !own.look() {
+		return
+	}
+	before.Taken = own.observed.Taken
+	if !reflect.DeepEqual(before, own.observed) {
+		own.step()
+	}
+}
+
+// ready brings the picture up to date; false while the runtime does not answer.
+func (own *owner) ready() bool {
+	if !own.stale {
+		return true
+	}
+	if deaf := own.w.deafFor(); deaf > 0 {
+		own.later(deaf + own.w.upTo(10*time.Second))
+		return false
+	}
+	own.look()
+	own.stale = false
+	return true
+}
+
+// step is one turn of the driver.
+func (own *owner) step() {
+	w := own.w
+	if own.dead || !own.ready() {
+		return
+	}
+	if !own.started {
+		own.state, own.started = podlife.Recover(own.pod, own.observed), true
+	}
+	in := podlife.Input{
+		Now: w.now(), Pod: own.pod, Gone: own.gone, Stop: own.stop, Reject: own.rejected, Node: w.facts(),
+		Observed: own.observed, Probes: own.probes, Done: own.done,
+	}
+	before := own.state
+	next, out := w.turn(own, before, in)
+	w.result.Steps++
+	w.checkStep(own, before, in, next, &out)
+	own.state, own.stage, own.waits = next, out.Life, out.Waits
+	own.done, own.probes = nil, nil
+	if own.runs = out.Allocated; own.runs == nil {
+		own.runs = own.pod
+	}
+	if own.ending.IsZero() && out.Life != podlife.Syncing {
+		own.ending = w.loop.now
+		if own.object.asked.IsZero() {
+			own.object.ask(w.loop.now, tgps(own.pod))
+		}
+	}
+	room := ended(out.Status.Phase) && !ended(own.published.Phase) ||
+		condition(&own.published, corev1.PodResizeInProgress) != nil && condition(&out.Status, corev1.PodResizeInProgress) == nil
+	own.last = out.Status
+	own.publish(out.Status)
+	if room {
+		w.agent.vacate()
+	}
+	for _, k := range out.Cancel {
+		own.cancel(k)
+	}
+	for _, b := range out.Begin {
+		w.logf("%s begin %s: %s", own.pod.Name, b.Action.Key(), b.Cause)
+		w.result.Actions++
+		w.checkBegin(own, b.Action, out.Life)
+		own.begin(b.Action)
+	}
+	for _, e := range out.Events {
+		w.logf("%s event %s %s", own.pod.Name, e.Reason, e.Message)
+	}
+	own.wakeAt(out.Wake, in.Now)
+	if out.Life == podlife.Finished {
+		own.die()
+		w.agent.owners = slices.DeleteFunc(w.agent.owners, func(o *owner) bool { return o == own })
+		w.logf("%s is finished", own.pod.Name)
+		w.agent.vacate()
+	}
+}
+
+// wakeAt sets the timer as a driver does: by the monotonic clock where it can.
+func (own *owner) wakeAt(at, now time.Time) {
+	if at.Equal(own.wake) && !at.IsZero() {
+		return
+	}
+	if own.unwake != nil {
+		own.unwake()
+	}
+	own.wake, own.unwake = at, nil
+	if !at.IsZero() {
+		own.unwake = own.w.after(max(at.Sub(now), time.Millisecond), func() {
+			own.wake = time.Time{}
+			own.step()
+		})
+	}
+}
+
+func (own *owner) waitsFor(what string) bool {
+	return slices.ContainsFunc(own.waits, func(x podlife.Wait) bool { return x.For == what })
+}
+
+// publish stores the newest status, one write at a time. That of a static pod goes
+// to its mirror, which tells the agent nothing.
+func (own *owner) publish(st corev1.PodStatus) {
+	if own.gone || sameStatus(&st, &own.published) {
+		return
+	}
+	own.published = st
+	if own.object.static {
+		own.w.checkStored(own.object, &st)
+		return
+	}
+	own.wanted = &st
+	own.write()
+}
+
+// write brings the newest status to the API server: it may be refused, and stored
+// without the agent learning of it.
+func (own *owner) write() {
+	w := own.w
+	if own.writing || own.wanted == nil {
+		return
+	}
+	own.writing = true
+	w.after(time.Millisecond+w.upTo(20*time.Millisecond), func() {
+		own.writing = false
+		if own.dead || !own.object.exists || own.wanted == nil {
+			return
+		}
+		if away := w.away(); away > 0 {
+			w.after(away+w.upTo(time.Second), own.write)
+			return
+		}
+		if w.chance(w.fault) { // a conflict
+			w.after(w.upTo(3*time.Second), own.write)
+			return
+		}
+		w.storeStatus(own.object, own.wanted)
+		if w.chance(w.fault / 2) { // the answer is lost
+			w.after(w.upTo(3*time.Second), own.write)
+			return
+		}
+		own.wanted = nil
+	})
+}
+
+// sameStatus compares statuses, at once where Step shares what it has not changed.
+func sameStatus(a, b *corev1.PodStatus) bool {
+	if a.Phase != b.Phase || a.ObservedGeneration != b.ObservedGeneration || !slices.Equal(a.Conditions, b.Conditions) ||
+		!sameContainers(a.InitContainerStatuses, b.InitContainerStatuses) || !sameContainers(a.ContainerStatuses, b.ContainerStatuses) {
+		return reflect.DeepEqual(a, b)
+	}
+	x, y := *a, *b
+	x.Conditions, x.InitContainerStatuses, x.ContainerStatuses = nil, nil, nil
+	y.Conditions, y.InitContainerStatuses, y.ContainerStatuses = nil, nil, nil
+	return reflect.DeepEqual(x, y)
+}
+
+// sameContainers reports whether no entry is new; an entry that is not shared may still say the same.
+func sameContainers(a, b []corev1.ContainerStatus) bool {
+	return slices.EqualFunc(a, b, func(x, y corev1.ContainerStatus) bool {
+		return x.Name == y.Name && x.State == y.State && x.LastTerminationState == y.LastTerminationState && x.Ready == y.Ready && x.RestartCount == y.RestartCount &&
+			x.Image == y.Image && x.ImageID == y.ImageID && x.ContainerID == y.ContainerID && x.Started == y.Started &&
+			x.AllocatedResources == nil && y.AllocatedResources == nil && x.Resources == y.Resources &&
+			len(x.VolumeMounts) == len(y.VolumeMounts) && x.User == y.User && len(x.AllocatedResourcesStatus) == len(y.AllocatedResourcesStatus) && x.StopSignal == y.StopSignal
+	})
+}
+
+// roundTrip is a State that was written down and read again.
+func roundTrip(s podlife.State) podlife.State {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	var t podlife.State
+	if err := json.Unmarshal(b, &t); err != nil {
+		panic(err)
+	}
+	return t
+}

@@ -1,0 +1,95 @@
+package sim
+
+import "fmt"
+
+// Invariant is a promise of the lifecycle machine that every run checks.
+type Invariant struct {
+	Name    string
+	Promise string
+	Clause  string // of the specification, or the section of the design
+}
+
+func (i Invariant) String() string { return fmt.Sprintf("%s: %s (%s)", i.Name, i.Promise, i.Clause) }
+
+// Those about time hold only in clean runs, where nothing goes wrong by itself.
+var (
+	singleInstance  = Invariant{"single-instance", "never two running containers of one name", "L3.70"}
+	initFirst       = Invariant{"init-first", "no container before the init containers before it are done", "L3.72–L3.74"}
+	initOnce        = Invariant{"init-once", "an init container that is done does not run again in its sandbox", "L3.74"}
+	postStartFirst  = Invariant{"post-start-first", "no container starts while a postStart hook before it runs", "L3.56, L6.1"}
+	volumesMounted  = Invariant{"volumes-mounted", "no container before the volumes", "L3.50"}
+	pullPolicyKept  = Invariant{"pull-policy-kept", "Always pulls before each start, Never does not pull", "L3.100"}
+	policyKept      = Invariant{"policy-kept", "what must not be restarted is not", "L3.70"}
+	ephemeralOnce   = Invariant{"ephemeral-once", "an ephemeral container runs once", "L3.71"}
+	backoffKept     = Invariant{"back-off-kept", "no restart before its back-off", "L3.75"}
+	restartedInTime = Invariant{"restarted-in-time", "a container restarts when its back-off is over", "L3.75"}
+	retryWaits      = Invariant{"retry-waits", "a failed action is not begun again at once", "L0.34"}
+	probedInTime    = Invariant{"probed-in-time", "a probe runs every period", "L5.11"}
+	livenessKills   = Invariant{"liveness-kills", "failing liveness ends a container", "L5.32"}
+	preStopFirst    = Invariant{"pre-stop-first", "SIGTERM never before preStop ended or its time is up", "L6.5, L6.8"}
+	preStopOnce     = Invariant{"pre-stop-once", "preStop runs once for an instance", "L6.5"}
+	sidecarsLast    = Invariant{"sidecars-last", "sidecars stop after what they serve, in reverse", "L7.61"}
+	leastGrace      = Invariant{"least-grace", "a runtime is given at least 2 s", "L0.39, L12.3"}
+	graceKept       = Invariant{"grace-kept", "a runtime is never given more than the grace of the pod", "L7.15"}
+	killedInTime    = Invariant{"killed-in-time", "nothing runs after the grace", "L6.14"}
+	deadlineKept    = Invariant{"deadline-kept", "a pod ends at its active deadline", "L4.6"}
+	noStartWhenOver = Invariant{"no-start-when-over", "nothing is started for a pod that ends", "L7.28, L12.14"}
+	abortedAtOnce   = Invariant{"aborted-at-once", "what would start something is aborted when the pod ends", "design 7, L12.25"}
+	volumesLast     = Invariant{"volumes-last", "volumes and sandboxes go after the containers", "L7.36"}
+	runningIsKept   = Invariant{"running-is-kept", "no running container is removed", "L7.130"}
+	deadIsCollected = Invariant{"dead-is-collected", "at most one dead instance of a container is kept", "L7.130"}
+	deletedIsEnded  = Invariant{"deleted-is-ended", "the object goes after a terminal phase and all cleaning", "L7.40"}
+	deletedEnds     = Invariant{"deleted-ends", "a deleted pod always ends", "L1.98"}
+	stoppedEnds     = Invariant{"stopped-ends", "a pod that the node ends gets a terminal phase", "L7.150, L7.156"}
+	stopKept        = Invariant{"stop-kept", "a pod that the node ended is Failed for that reason", "L7.150, L7.156"}
+	rejectedIsOver  = Invariant{"rejected-is-over", "a pod that the node refused never runs, and says why", "L3.12"}
+	nothingLeft     = Invariant{"nothing-left", "what is finished leaves nothing behind", "L7.35"}
+	phaseLatched    = Invariant{"phase-latched", "a terminal phase is never left", "L4.4, L4.7"}
+	terminalIsStill = Invariant{"terminal-is-still", "no terminal phase while a container runs", "L4.59"}
+	succeededMeans  = Invariant{"succeeded-means", "Succeeded is when every container ended with 0", "L4.18"}
+	staticLives     = Invariant{"static-lives", "the end of a static pod is no terminal phase", "L7.115"}
+	countsRise      = Invariant{"counts-rise", "restartCount never falls", "L3.88, L12.13"}
+	generationRises = Invariant{"generation-rises", "observedGeneration never falls", "L0.6"}
+	readyRuns       = Invariant{"ready-runs", "what is ready runs", "L4.40, L4.41"}
+	readyMeans      = Invariant{"ready-means", "Ready is when all containers and gates are", "L4.53, L4.54"}
+	endedNotReady   = Invariant{"ended-not-ready", "an ended pod is not ready", "L4.58"}
+	othersKept      = Invariant{"others-kept", "conditions of other writers stay", "L1.73, L4.8"}
+	conditionTime   = Invariant{"condition-time", "lastTransitionTime moves only with the status", "L1.74, L12.24"}
+	startTimeFixed  = Invariant{"start-time-fixed", "startTime is set once", "L1.75"}
+	addressesKept   = Invariant{"addresses-kept", "the addresses of a pod stay in its status", "L7.27"}
+	resizeGranted   = Invariant{"resize-granted", "a container gets what the node granted and nothing else", "L3.120"}
+	groupFirst      = Invariant{"group-first", "a container never gets more than its pod's group", "L3.125"}
+	resizeEnds      = Invariant{"resize-ends", "a resize is in force, or the status says why not", "L3.121, L3.122"}
+	resizeOver      = Invariant{"resize-over", "an ended pod has no resize conditions", "L4.56"}
+	resetEnds       = Invariant{"reset-ends", "a restart of all containers comes to its end", "L3.80"}
+	lifeForward     = Invariant{"life-forward", "Life never goes back", "L7.1"}
+	waitHasWake     = Invariant{"wait-has-wake", "every wait ends by an action in flight or a Wake", "design 4"}
+	neverSilent     = Invariant{"never-silent", "what waits says what for", "design 1.4"}
+	wakeAhead       = Invariant{"wake-ahead", "Wake is after now", "design 4"}
+	idleIsQuiet     = Invariant{"idle-is-quiet", "a pod that wants nothing has no Wake", "design 1.2"}
+	deterministic   = Invariant{"deterministic", "Step twice is the same, also with a state restored", "design 4"}
+	quiescent       = Invariant{"quiescent", "Step again at once decides nothing", "design 4"}
+	oneKey          = Invariant{"one-key", "no action is begun while its key is in flight", "design 4"}
+	noPanic         = Invariant{"no-panic", "nothing panics", "style"}
+	recovers        = Invariant{"recovers", "when nothing goes wrong any more, every pod comes back or says what keeps it", "design 1.4"}
+	statusTrue      = Invariant{"status-true", "when nothing goes wrong any more, the status is what is", "L4.28, L8.30"}
+	oneSandbox      = Invariant{"one-sandbox", "when nothing goes wrong any more, a pod has one sandbox", "L3.57"}
+)
+
+// Invariants are all promises, in the order in which a reader meets them.
+var Invariants = []Invariant{
+	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce, backoffKept, restartedInTime,
+	retryWaits, probedInTime, livenessKills, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept, killedInTime, deadlineKept,
+	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds, stoppedEnds, stopKept, rejectedIsOver,
+	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, generationRises, readyRuns, readyMeans, endedNotReady,
+	othersKept, conditionTime, startTimeFixed, addressesKept, resizeGranted, groupFirst, resizeEnds, resizeOver, resetEnds, lifeForward,
+	waitHasWake, neverSilent, wakeAhead, idleIsQuiet, deterministic, quiescent, oneKey, noPanic, recovers, statusTrue, oneSandbox,
+}
+
+// broken ends the run, unless it looks for another broken promise.
+func (w *world) broken(i Invariant, pod, format string, args ...any) {
+	if w.only != nil && *w.only != i {
+		return
+	}
+	panic(&Violation{Options: w.opts, At: w.loop.now.Sub(epoch), Invariant: i, Pod: pod, Detail: fmt.Sprintf(format, args...)})
+}
