@@ -48,8 +48,24 @@ func (a *agent) add(o *object) {
 		own.pod, own.runs = p, p
 		o.ask(w.loop.now, time.Second)
 	}
+	if !allocated(own.pod) {
+		o.granted = append(o.granted, own.pod) // admitted as it is (L3.10)
+	}
 	w.logf("%s is taken over, gone=%v", o.pod.Name, own.gone)
 	own.step()
+}
+
+// allocated tells whether the status of a pod says what each container was granted.
+func allocated(p *corev1.Pod) bool {
+	n := 0
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Resources != nil {
+				n++
+			}
+		}
+	}
+	return n == len(containers(p))
 }
 
 func (a *agent) find(o *object) *owner {

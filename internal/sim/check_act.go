@@ -70,7 +70,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	if a.Grace < 2*time.Second {
 		w.broken(leastGrace, name, "%s gets %v", a.ContainerID, a.Grace)
 	}
-	if life != podlife.Syncing && a.Grace > graceOf(own) {
+	if life != podlife.Syncing && a.Grace >= graceOf(own)+time.Second { // spent time counts in whole seconds (L6.14)
 		w.broken(graceKept, name, "%s gets %v of %v", a.ContainerID, a.Grace, graceOf(own))
 	}
 	c, index, init := containerOf(own.pod, a.Container)

@@ -355,8 +355,14 @@ func (m *machine) limitsInForce(id string) bool {
 		return true
 	}
 	want := m.s.Resize.grant(inst.Name)
-	return want == nil || !differs(want.Limits, inst.Resources.Limits, corev1.ResourceCPU, leastCPULimit) &&
-		!differs(want.Limits, inst.Resources.Limits, corev1.ResourceMemory, 0)
+	if want == nil {
+		return true
+	}
+	other := func(name corev1.ResourceName, least int64) bool {
+		_, own := want.Limits[name] // without an own limit the one of the pod shows (L3.117j)
+		return own && differs(want.Limits, inst.Resources.Limits, name, least)
+	}
+	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0)
 }
 
 // resizeText names the resources of a resize in an event.
@@ -481,8 +487,10 @@ func without(list, less corev1.ResourceList) corev1.ResourceList {
 // lay makes cpu and memory of a list what they are in from.
 func lay(list *corev1.ResourceList, from corev1.ResourceList) {
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		_, have := (*list)[name]
-		if _, want := from[name]; have != want || differs(*list, from, name, 0) {
+		if _, named := (*list)[name]; !named {
+			continue // no resize takes a request or limit away: what shows there is the pod's (L3.117j)
+		}
+		if _, has := from[name]; !has || differs(*list, from, name, 0) {
 			layOne(list, from, name)
 		}
 	}
