@@ -121,7 +121,7 @@ func (own *owner) effect(f *flight) {
 		own.finish(f, w.failureOf(f.action), nil)
 		return
 	}
-	if w.chance(w.fault / 20) {
+	if _, asks := f.action.(podlife.AdmitResize); !asks && w.chance(w.fault/20) {
 		own.finish(f, nil, nil) // says yes and does no
 		return
 	}

@@ -28,6 +28,7 @@ type world struct {
 	runtime *runtimesim.Runtime
 	turn    turn       // Step, or what breaks it on purpose
 	only    *Invariant // look for this one alone
+	whims   int        // of a sabotaged Step
 
 	fault      float64 // chance that an action fails; 0 in half of the seeds
 	clean      bool    // nothing ever goes wrong: the promises about time hold
