@@ -88,7 +88,7 @@ func (w *world) resources(p *corev1.Pod) {
 				c.Resources.Requests[name], c.Resources.Limits[name] = q, q
 			}
 		}
-		if p.Spec.RestartPolicy != corev1.RestartPolicyNever && w.chance(0.3) {
+		if p.Spec.RestartPolicy != corev1.RestartPolicyNever && !strings.HasPrefix(c.Name, "init") && w.chance(0.3) {
 			c.ResizePolicy = []corev1.ContainerResizePolicy{
 				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
 				{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}

@@ -71,7 +71,14 @@ func drop[A podlife.Action](b *breach, which func(A) bool) {
 	})
 }
 
+// begin begins an action that Step did not want; not too often, for its end is
+// another Step.
 func (b *breach) begin(a podlife.Action) {
+	now := b.w.loop.now
+	if now.Before(b.w.nextWhim) && !now.Equal(b.w.lastWhim) {
+		return
+	}
+	b.w.lastWhim, b.w.nextWhim = now, now.Add(10*time.Second)
 	b.out.Begin = append(b.out.Begin, podlife.Begin{Action: a, Cause: "on purpose"})
 }
 

@@ -20,15 +20,16 @@ const uidLabel = "io.kubernetes.pod.uid"
 
 // world is one node, its API server, its users and what goes wrong.
 type world struct {
-	opts    Options
-	loop    loop
-	rand    *rand.Rand
-	digest  hash.Hash64
-	result  Result
-	runtime *runtimesim.Runtime
-	turn    turn       // Step, or what breaks it on purpose
-	only    *Invariant // look for this one alone
-	whims   int        // of a sabotaged Step
+	opts               Options
+	loop               loop
+	rand               *rand.Rand
+	digest             hash.Hash64
+	result             Result
+	runtime            *runtimesim.Runtime
+	turn               turn       // Step, or what breaks it on purpose
+	only               *Invariant // look for this one alone
+	whims              int        // of a sabotaged Step
+	lastWhim, nextWhim time.Time
 
 	fault      float64 // chance that an action fails; 0 in half of the seeds
 	clean      bool    // nothing ever goes wrong: the promises about time hold

@@ -1,0 +1,34 @@
+package sim
+
+import (
+	"errors"
+	"testing"
+)
+
+// Every promise can be seen to break: Step is spoilt in the way that it is about,
+// and some seed notices.
+func TestPromisesBreak(t *testing.T) {
+	if len(Invariants) != len(saboteurs)+2 {
+		t.Errorf("%d promises, %d ways to break them", len(Invariants), len(saboteurs)+2)
+	}
+	for _, i := range Invariants {
+		t.Run(i.Name, func(t *testing.T) {
+			t.Parallel()
+			if i.Clause == "" || i.Promise == "" {
+				t.Errorf("%+v does not say where it comes from", i)
+			}
+			for seed := range uint64(120) {
+				_, err := Run(Options{Seed: seed, Hours: 0.5, Break: i.Name})
+				var v *Violation
+				if errors.As(err, &v) && v.Invariant == i {
+					t.Logf("%v", v)
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Fatal("no seed notices that it is broken")
+		})
+	}
+}
