@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"os"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -13,15 +14,18 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
 	"carob/internal/node/pods"
+	"carob/internal/node/spec"
 )
 
 // gate is the node's admission of pods. It keeps what the pods hold counted, so
 // that one more pod costs no walk over all the others. One goroutine at a time.
 type gate struct {
-	object  func() *corev1.Node
-	down    func() bool // the machine is going down
-	node    placement.Node
-	counted map[types.UID]*corev1.Pod
+	object func() *corev1.Node
+	down   func() bool // the machine is going down
+	// appArmor says whether the kernel enforces AppArmor profiles.
+	appArmor func() bool
+	node     placement.Node
+	counted  map[types.UID]*corev1.Pod
 }
 
 // admit says whether the pod may run on this node, beside the others. The first
@@ -48,6 +52,9 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 			v.Victims = g.node.Victims(p, r.Short)
 		}
 		return v
+	}
+	if pod.Status.Phase == corev1.PodPending && spec.WantsAppArmor(pod) && !g.appArmor() { // L3.33
+		return pods.Verdict{Rejection: &podlife.Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
 	}
 	if g.down() { // L3.35
 		return pods.Verdict{Rejection: &podlife.Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}
@@ -86,6 +93,12 @@ func (g *gate) count(all []*corev1.Pod) {
 
 func resizing(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
+}
+
+// hostAppArmor asks the kernel; that changes at a boot only.
+func hostAppArmor() bool {
+	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
 func rejection(r *placement.Rejection) *podlife.Rejection {

@@ -97,7 +97,7 @@ func TestGateCounts(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}
 	down := false
-	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down }}
+	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down }, appArmor: func() bool { return false }}
 	pod := func(name, cpu string, port int32) *corev1.Pod {
 		c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
 		if port != 0 {
@@ -132,6 +132,17 @@ func TestGateCounts(t *testing.T) {
 	*c.Spec.Priority = 2_000_000_000
 	if v := g.admit(c, []*corev1.Pod{a, b}); v.Rejection == nil || len(v.Victims) != 1 {
 		t.Errorf("a critical pod: %+v", v)
+	}
+	a.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "c": corev1.DeprecatedAppArmorBetaProfileRuntimeDefault}
+	for phase, want := range map[corev1.PodPhase]string{corev1.PodPending: "Cannot enforce AppArmor: AppArmor is not enabled on the host", corev1.PodRunning: ""} { // L3.33
+		a.Status.Phase = phase
+		got := ""
+		if r := g.admit(a, nil).Rejection; r != nil {
+			got = r.Message
+		}
+		if got != want {
+			t.Errorf("AppArmor, %s: %q, want %q", phase, got, want)
+		}
 	}
 	down = true
 	if r := g.admit(a, nil).Rejection; r == nil || r.Reason != "NodeShutdown" || r.Message != "Pod was rejected as the node is shutting down." { // L3.35

@@ -91,9 +91,12 @@ func (w *world) start() {
 	}
 	node := &spec.Node{Name: "n1", Hostname: "n1", HostIPs: []string{"192.0.2.1"}, ClusterDomain: "cluster.local", LogRoot: w.logs}
 	status := nodestatus.New(w.api)
-	images := image.New(image.Config{
+	images, err := image.New(image.Config{
 		Runtime: w.runtime, Secrets: noObjects{}, MaxPulls: 5, Event: func(*corev1.Pod, string, string, string) {},
 	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	observer := observe.New(observe.Config{
 		Runtime: w.runtime, Image: images.State,
 		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
@@ -292,6 +295,34 @@ func TestWaitingPodIsDeleted(t *testing.T) {
 		}
 		settle(time.Minute)
 		w.mustBe("low", corev1.PodFailed)
+	})
+}
+
+// The logs go with the object, not when the watch tells of that: an agent that stops
+// in between leaves nothing that no later one would know of.
+func TestLogsGoWithTheObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Millisecond)
+		w.api.mu.Lock()
+		tell := w.api.changed
+		w.api.changed = func(pod *corev1.Pod, deleted bool) {
+			if !deleted {
+				tell(pod, false)
+			}
+		}
+		w.api.mu.Unlock()
+		w.deleteGracefully("a", 30)
+		settle(time.Second)
+		if w.api.get("a") != nil || !w.pods.Known("uid-a") {
+			t.Fatal("the test wants a pod that is deleted and not forgotten")
+		}
+		if entries, err := os.ReadDir(w.logs); err != nil || len(entries) != 0 {
+			t.Errorf("log directories left: %v %v", entries, err)
+		}
 	})
 }
 

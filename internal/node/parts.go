@@ -51,6 +51,7 @@ type parts struct {
 	pods     *pods.Manager
 	refs     *refs.Store
 	volumes  *volume.Manager
+	pulls    *image.Manager
 	rotator  *logs.Rotator
 	server   *stream.Server
 	watcher  *observe.Watcher
@@ -110,15 +111,18 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
 		},
 	})
-	images := image.New(image.Config{
+	if p.pulls, err = image.New(image.Config{
 		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls, Pulled: func() { p.reporter.ImagesChanged() },
+		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Event: func(pod *corev1.Pod, eventType, reason, message string) {
 			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
 		},
-	})
+	}); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
 	p.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
 	p.observer = observe.New(observe.Config{
-		Runtime: cfg.Runtime, Image: images.State,
+		Runtime: cfg.Runtime, Image: p.pulls.State,
 		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
 			v := p.volumes.State(pod)
 			group := p.cgroups.Present(pod)
@@ -141,7 +145,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
 	executor := execute.New(execute.Config{
-		Runtime: cfg.Runtime, Images: images, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
+		Runtime: cfg.Runtime, Images: p.pulls, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
 		Objects: p.refs, Client: core, Classes: p.client.NodeV1().RuntimeClasses(), Node: node, Event: p.events.Pod,
 		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
 	})
@@ -155,7 +159,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
 		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.statics,
-		Event: p.events.Pod, Admit: (&gate{object: p.object, down: p.goingDown}).admit, Journal: cfg.Journal,
+		Event: p.events.Pod, Admit: (&gate{object: p.object, down: p.goingDown, appArmor: hostAppArmor}).admit, Journal: cfg.Journal,
 	})
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
@@ -295,6 +299,9 @@ func (p *parts) images(ctx context.Context) []corev1.ContainerImage {
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Listing images failed", "err", err)
 		return nil
+	}
+	if err := p.pulls.Listed(resp.Images); err != nil {
+		klog.FromContext(ctx).Error(err, "Records of images that are gone stay")
 	}
 	return object.ImageList(resp.Images)
 }

@@ -3,7 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -136,7 +139,7 @@ func (s sink[T]) Replace(objs []any, _ string) error {
 func (s sink[T]) Resync() error { return nil }
 
 // adopt ends pods of which only the disk knows: deleted while the agent was down,
-// and lost by the runtime too (L7.75).
+// and lost by the runtime too (L7.75). Of some only the logs are left (L7.131).
 func (p *parts) adopt(ctx context.Context) {
 	onDisk, err := p.volumes.OnDisk()
 	if err != nil {
@@ -148,7 +151,11 @@ func (p *parts) adopt(ctx context.Context) {
 	}
 	inRuntime := p.watcher.Listed(ctx)
 	names := logNames(p.cfg.PodLogDir)
-	for _, uid := range append(onDisk, groups...) {
+	all := append(onDisk, groups...)
+	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") { // logs elsewhere may be those of another agent
+		all = slices.AppendSeq(all, maps.Keys(names))
+	}
+	for _, uid := range all {
 		if p.pods.Known(uid) || inRuntime[uid] { // the watcher finds the latter, with their containers
 			continue
 		}

@@ -73,6 +73,10 @@ func TestStaticPod(t *testing.T) {
 	}
 
 	c.kill(t)
+	forgotten := filepath.Join(c.DataDir, "log", "pods", "default_gone_5a1c0000-0000-4000-8000-000000000000")
+	if err := os.MkdirAll(filepath.Join(forgotten, "c"), 0o755); err != nil { // of a pod that went in the moment of the crash
+		t.Fatal(err)
+	}
 	if err := c.up(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +100,9 @@ func TestStaticPod(t *testing.T) {
 	}
 	contains(t, "its log", c.kubectl(t, "logs", name), "version 2")
 
+	if _, err := os.Stat(forgotten); !os.IsNotExist(err) {
+		t.Errorf("logs of a pod that is gone are left: %v", err)
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -182,4 +189,36 @@ func TestUnusedImagesGo(t *testing.T) {
 		c.tryKubectl("", "wait", "pod/stays", "--for=delete", "--timeout=2s") //nolint:errcheck // only passes time
 	}
 	c.kubectl(t, "exec", "stays", "--", "true")
+}
+
+// TestImageVolume (L3.115).
+func TestImageVolume(t *testing.T) {
+	shared.kubectlIn(t, `apiVersion: v1
+kind: Pod
+metadata: {name: model}
+spec:
+  terminationGracePeriodSeconds: 1
+  restartPolicy: Never
+  containers:
+  - name: c
+    image: busybox:1.32.0
+    command: [sh, -c, 'ls /whole/bin/busybox /part/busybox; touch /whole/x; echo wrote $?; sleep 3600']
+    volumeMounts: [{name: v, mountPath: /whole}, {name: v, mountPath: /part, subPath: bin}]
+  volumes: [{name: v, image: {reference: 'nginx:1.26', pullPolicy: Always}}]
+`, "apply", "-f", "-")
+	shared.remove(t, "model")
+	shared.wait(t, "pod/model", "condition=Ready")
+	for end := time.Now().Add(patience); !strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") && time.Now().Before(end); {
+		shared.tryKubectl("", "wait", "pod/model", "--for=delete", "--timeout=1s") //nolint:errcheck // only passes time
+	}
+	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox", "Read-only file system", "wrote 1")
+	contains(t, "events", strings.Join(shared.events(t, "model"), "\n"), `Pulling image "nginx:1.26"`)
+}
+
+// TestNodeProxyByItsUsualPort: the agent's port differs per instance, its name does not.
+func TestNodeProxyByItsUsualPort(t *testing.T) {
+	for _, node := range []string{"e2e-node", "e2e-node:10250", "https:e2e-node:10250"} {
+		contains(t, node, shared.kubectl(t, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/pods"), `"kind":"PodList"`)
+	}
+	contains(t, "another port", shared.kubectlFails(t, "get", "--raw", "/api/v1/nodes/e2e-node:22/proxy/"), "only the agent of a node can be reached")
 }

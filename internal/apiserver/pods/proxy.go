@@ -149,6 +149,9 @@ func passThrough(location *url.URL, transport http.RoundTripper, responder rest.
 // nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the node.
 type nodeProxyREST struct{ agents *agents }
 
+// kubeletPort is where node agents listen unless they say otherwise.
+const kubeletPort = "10250"
+
 var _ rest.Connecter = (*nodeProxyREST)(nil)
 
 func (*nodeProxyREST) New() runtime.Object { return &corev1.NodeProxyOptions{} }
@@ -175,6 +178,9 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 	location, transport, err := r.agents.location(ctx, name)
 	if err != nil {
 		return nil, err
+	}
+	if port == kubeletPort {
+		port = location.Port() // the name that clients know the agent's port by, whichever it is
 	}
 	if port != "" && port != location.Port() || scheme != "" && scheme != location.Scheme {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("only the agent of a node can be reached through the proxy, at %s:%s:%s", location.Scheme, name, location.Port()))

@@ -140,7 +140,11 @@ func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
 	if m.crashWait(c) || !m.mayTry(opStart, name, "start", name) {
 		return false
 	}
+	mounts := m.volumeImages(c)
 	ref, present, busy := m.image(c)
+	if ref != "" && !mounts {
+		return false
+	}
 	if ref == "" {
 		// A first container with a postStart hook gates the ones behind it; users build on that.
 		return busy && c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil

@@ -27,6 +27,7 @@ const (
 	sidecar                // init container with restartPolicy Always
 	regular                // spec.containers
 	ephemeral              // spec.ephemeralContainers
+	volume                 // no container: an image volume, of which only the image matters (L3.115)
 )
 
 // slot is one container of the spec with everything known about it.
@@ -53,6 +54,8 @@ func (c *slot) fieldPath() string {
 		return "spec.initContainers{" + c.spec.Name + "}"
 	case ephemeral:
 		return "spec.ephemeralContainers{" + c.spec.Name + "}"
+	case volume:
+		return ""
 	default:
 		return "spec.containers{" + c.spec.Name + "}"
 	}
@@ -78,17 +81,24 @@ func (m *machine) index() {
 		c := (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)
 		m.slots = append(m.slots, slot{spec: c, class: ephemeral})
 	}
-	for i := range m.slots {
-		m.s.memory(m.slots[i].spec.Name)
+	m.volumes = imageVolumes(spec)
+	for _, list := range [...][]slot{m.slots, m.volumes} {
+		for i := range list {
+			m.s.memory(list[i].spec.Name)
+		}
 	}
 	// The memory does not move from here on: every container has its place.
-	for i := range m.slots {
-		c := &m.slots[i]
-		for j := range m.s.Containers {
-			if m.s.Containers[j].Name == c.spec.Name {
-				c.mem = &m.s.Containers[j]
+	for _, list := range [...][]slot{m.slots, m.volumes} {
+		for i := range list {
+			for j := range m.s.Containers {
+				if m.s.Containers[j].Name == list[i].spec.Name {
+					list[i].mem = &m.s.Containers[j]
+				}
 			}
 		}
+	}
+	for i := range m.slots {
+		c := &m.slots[i]
 		for j := range m.in.Observed.Containers {
 			if o := &m.in.Observed.Containers[j]; o.Name == c.spec.Name {
 				c.previous, c.newest = c.newest, o
@@ -107,10 +117,16 @@ func (m *machine) index() {
 	}
 }
 
+// slot finds a container, or an image volume by its volumeSlot name.
 func (m *machine) slot(name string) *slot {
 	for i := range m.slots {
 		if m.slots[i].spec.Name == name {
 			return &m.slots[i]
+		}
+	}
+	for i := range m.volumes {
+		if m.volumes[i].spec.Name == name {
+			return &m.volumes[i]
 		}
 	}
 	return nil

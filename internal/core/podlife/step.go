@@ -49,6 +49,9 @@ type machine struct {
 	out   Output
 	slots []slot // init containers in spec order, then regular, then ephemeral ones
 
+	volumes      []slot // image volumes
+	volumesAsked bool   // their images were asked for in this Step
+
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)
 	resetting      bool     // a restart of all containers was at work when Step began

@@ -286,6 +286,11 @@ func (w *world) images() {
 	for _, c := range w.in.Pod.Spec.EphemeralContainers {
 		add(c.Image)
 	}
+	for _, v := range w.in.Pod.Spec.Volumes {
+		if v.Image != nil {
+			add(v.Image.Reference)
+		}
+	}
 	w.in.Observed.Images = l
 }
 

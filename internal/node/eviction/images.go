@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/eviction"
+	"carob/internal/node/image"
 )
 
 // imageMemory is when images were found and used.
@@ -87,6 +88,15 @@ func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	used := map[string]bool{}
 	for _, c := range containers.Containers {
 		used[c.ImageRef], used[c.ImageId], used[c.GetImage().GetImage()] = true, true, true
+	}
+	for _, v := range m.cfg.Pods.List() { // containers don't tell which images they mount
+		for i := range v.Pod.Spec.Volumes {
+			if im := v.Pod.Spec.Volumes[i].Image; im != nil {
+				if name, err := image.Normalize(im.Reference); err == nil {
+					used[name] = true
+				}
+			}
+		}
 	}
 	delete(used, "")
 	now := time.Now()

@@ -387,6 +387,7 @@ func (e *Executor) removeSandbox(ctx context.Context, a podlife.RemoveSandbox) *
 func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
 	err := e.cfg.Status.Flush(ctx, pod.UID)
 	if errors.Is(err, nodestatus.ErrGone) {
+		e.Forget(pod)
 		return nil
 	}
 	if err != nil {
@@ -396,11 +397,9 @@ func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Fail
 	err = e.cfg.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or another pod has the name now
-		return nil
-	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, or another pod has the name now
 		return failure("", fmt.Errorf("delete the pod from the API server: %w", err))
 	}
+	e.Forget(pod) // now: should the agent stop in this moment, no later one hears of the pod
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
@@ -40,22 +41,42 @@ type Config struct {
 	MaxPulls int
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
+	// Records is the directory of what was pulled with credentials; empty: that is
+	// forgotten with the process.
+	Records string
 	// Pulled is told after each pull that brought an image; nil: nobody cares.
 	Pulled func()
 }
 
 // Manager answers what images there are and pulls others. It is safe for concurrent use.
 type Manager struct {
-	cfg   Config
-	slots *semaphore.Weighted
+	cfg     Config
+	slots   *semaphore.Weighted
+	records *records
 
-	mu    sync.Mutex
-	pulls map[string]*pull // in flight, by image and credentials
+	mu      sync.Mutex
+	pulls   map[string]*pull // in flight, by image and credentials
+	allowed map[access]bool  // restricted images that pods may use
 }
 
+// access is a pod and an image under a name.
+type access struct {
+	pod      types.UID
+	name, id string
+}
+
+// allowedMax bounds what is remembered of past answers; they can be had again.
+const allowedMax = 4096
+
 // New returns a Manager without pulls.
-func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), pulls: map[string]*pull{}}
+func New(cfg Config) (*Manager, error) {
+	records, err := openRecords(cfg.Records)
+	if err != nil {
+		return nil, err
+	}
+	return &Manager{
+		cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), records: records, pulls: map[string]*pull{}, allowed: map[access]bool{},
+	}, nil
 }
 
 // InvalidNameError is about a name that no image can have (L3.102).
@@ -80,8 +101,10 @@ func Normalize(name string) (string, error) {
 	return reference.TagNameOnly(ref).String(), nil
 }
 
-// State says whether the image is on this machine.
-func (m *Manager) State(ctx context.Context, image string) podlife.ImageState {
+// State says whether the image is on this machine and the pod may use it. One that
+// others had to show credentials for counts as absent until the pod's own have
+// pulled it, too (L3.114).
+func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState {
 	st := podlife.ImageState{Image: image}
 	found, err := m.lookup(ctx, image)
 	var invalid *InvalidNameError
@@ -90,11 +113,43 @@ func (m *Manager) State(ctx context.Context, image string) podlife.ImageState {
 		st.InvalidName = invalid.Error()
 	case err != nil:
 		st.Err = err.Error()
-	case found != nil:
+	case found != nil && m.mayUse(ctx, pod, image, found.Id):
 		st.Ref = found.Id
 	}
 	return st
 }
+
+func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string) bool {
+	name, err := Normalize(image)
+	if err != nil || !m.records.restricted(name, id) { // an image by its id has no name
+		return true
+	}
+	who := access{pod.UID, name, id}
+	m.mu.Lock()
+	known := m.allowed[who]
+	m.mu.Unlock()
+	if known {
+		return true
+	}
+	ring, _ := m.keyring(ctx, pod)
+	var with []credential
+	for _, k := range ring.lookup(name) {
+		with = append(with, k.from)
+	}
+	if !m.records.allows(name, id, with) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.allowed) >= allowedMax {
+		clear(m.allowed)
+	}
+	m.allowed[who] = true
+	return true
+}
+
+// Listed tells which images there are: what is recorded of others is dropped.
+func (m *Manager) Listed(images []*cri.Image) error { return m.records.prune(images) }
 
 // Image is what the runtime knows of an image by any of its names; nil when it has none.
 func (m *Manager) Image(ctx context.Context, image string) (*cri.Image, error) {
@@ -137,18 +192,25 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandb
 		return nil, &podlife.Failure{Reason: "InvalidImageName", Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
 	}
 	ring, missing := m.keyring(ctx, pod)
-	credentials := ring.lookup(name)
 	var ref string
 	var took time.Duration
-	for _, auth := range append(credentials, nil) {
-		if auth == nil && len(credentials) > 0 {
-			break // anonymous only when there is nothing better
+	var opened *key
+	if keys := ring.lookup(name); len(keys) > 0 { // anonymous only when there is nothing better
+		if err := m.records.begin(name); err != nil {
+			return nil, failureOf(image, err)
 		}
-		if ref, took, err = m.share(ctx, name, image, auth, sandbox); err == nil || ctx.Err() != nil {
-			break
+		for _, opened = range keys {
+			if ref, took, err = m.share(ctx, name, image, opened.auth, sandbox); err == nil || ctx.Err() != nil {
+				break
+			}
 		}
+	} else {
+		ref, took, err = m.share(ctx, name, image, nil, sandbox)
 	}
 	if err != nil {
+		if opened != nil {
+			err = errors.Join(err, m.records.end(name, "", opened.from))
+		}
 		if len(missing) > 0 && ctx.Err() == nil {
 			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf( // L3.50 step 9
 				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", ")))
@@ -156,10 +218,21 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandb
 		return nil, failureOf(image, err)
 	}
 	pulled := &podlife.Pulled{Ref: ref, Took: took, Waited: time.Since(asked)}
-	if found, err := m.lookup(ctx, ref); err == nil && found != nil {
-		pulled.Size = int64(found.Size)
-	} else if found, err := m.lookup(ctx, image); err == nil && found != nil {
-		pulled.Size = int64(found.Size)
+	id := ref
+	found, err := m.lookup(ctx, ref)
+	if err != nil || found == nil {
+		found, err = m.lookup(ctx, image)
+	}
+	if err == nil && found != nil {
+		pulled.Size, id = int64(found.Size), found.Id
+	}
+	if opened != nil {
+		err = m.records.end(name, id, opened.from)
+	} else {
+		err = m.records.free(name, id)
+	}
+	if err != nil {
+		return nil, failureOf(image, err)
 	}
 	return pulled, nil
 }

@@ -90,9 +90,13 @@ func podWith(secrets ...string) *corev1.Pod {
 
 func manager(r *registry, s secrets, pulls int) (*Manager, *[]string) {
 	events := &[]string{}
-	return New(Config{Runtime: r, Secrets: s, MaxPulls: pulls, Event: func(_ *corev1.Pod, _, reason, message string) {
+	m, err := New(Config{Runtime: r, Secrets: s, MaxPulls: pulls, Event: func(_ *corev1.Pod, _, reason, message string) {
 		*events = append(*events, reason+": "+message)
-	}}), events
+	}})
+	if err != nil {
+		panic(err) // nothing is read without a directory
+	}
+	return m, events
 }
 
 // Credentials are tried until one fits, the most specific one first.

@@ -1,7 +1,9 @@
 package image
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -19,6 +21,7 @@ type keyring struct{ keys []key }
 type key struct {
 	host, path string // host may hold * in each of its labels
 	auth       *cri.AuthConfig
+	from       credential
 }
 
 // dockerAuth is one entry of a docker configuration file.
@@ -66,7 +69,10 @@ func (r *keyring) add(secret *corev1.Secret) error {
 		}
 		host, repository := splitRegistry(registry)
 		auth.ServerAddress = host
-		r.keys = append(r.keys, key{host: host, path: repository, auth: auth})
+		sum := sha256.Sum256([]byte(auth.String()))
+		r.keys = append(r.keys, key{host: host, path: repository, auth: auth, from: credential{
+			Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, Hash: hex.EncodeToString(sum[:]),
+		}})
 	}
 	// Descending, so that the longer path of two that both match comes first.
 	slices.SortStableFunc(r.keys, func(a, b key) int {
@@ -93,13 +99,13 @@ func splitRegistry(s string) (host, repository string) {
 }
 
 // lookup returns the credentials for a normalized image name, best first.
-func (r *keyring) lookup(name string) []*cri.AuthConfig {
+func (r *keyring) lookup(name string) []*key {
 	host, repository, _ := strings.Cut(name, "/")
-	var found []*cri.AuthConfig
+	var found []*key
 	for i := range r.keys {
 		k := &r.keys[i]
 		if hostMatches(k.host, host) && underPath(k.path, repository) {
-			found = append(found, k.auth)
+			found = append(found, k)
 		}
 	}
 	return found

@@ -40,7 +40,7 @@ type Runtime interface {
 // Config is what an Observer asks besides the runtime.
 type Config struct {
 	Runtime Runtime
-	Image   func(ctx context.Context, image string) podlife.ImageState
+	Image   func(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState
 	Volumes func(pod *corev1.Pod) podlife.VolumeState
 	// TerminationMessage reads the file of that path on the host (L3.150).
 	TerminationMessage func(path string) (string, error)
@@ -185,7 +185,7 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	}
 	m.states = outline(sandboxes.Items, containers.Containers)
 	for _, image := range imagesOf(pod) {
-		seen.Images = append(seen.Images, o.cfg.Image(ctx, image))
+		seen.Images = append(seen.Images, o.cfg.Image(ctx, pod, image))
 	}
 	seen.Volumes = o.cfg.Volumes(pod)
 	return seen, ctx.Err()
@@ -341,6 +341,11 @@ func imagesOf(pod *corev1.Pod) []string {
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		add(pod.Spec.EphemeralContainers[i].Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil {
+			add(v.Reference)
+		}
 	}
 	return images
 }

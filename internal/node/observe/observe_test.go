@@ -69,7 +69,7 @@ func newScene(t *testing.T) (*scene, *Observer, *corev1.Pod, map[string]bool) {
 	s := &scene{status: map[string]*cri.ContainerStatus{}}
 	logs := map[string]bool{}
 	o := New(Config{
-		Runtime: s, Image: func(_ context.Context, image string) podlife.ImageState {
+		Runtime: s, Image: func(_ context.Context, _ *corev1.Pod, image string) podlife.ImageState {
 			return podlife.ImageState{Image: image, Ref: "r"}
 		},
 		Volumes: func(*corev1.Pod) podlife.VolumeState { return podlife.VolumeState{Mounted: true} },

@@ -220,6 +220,26 @@ func apparmor(pod *corev1.Pod, c *corev1.Container, p *corev1.AppArmorProfile) *
 	}
 }
 
+// WantsAppArmor says whether a container of the pod asks for an AppArmor profile.
+func WantsAppArmor(pod *corev1.Pod) bool {
+	var shared *corev1.AppArmorProfile
+	if pod.Spec.SecurityContext != nil {
+		shared = pod.Spec.SecurityContext.AppArmorProfile
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			p := shared
+			if own := list[i].SecurityContext; own != nil && own.AppArmorProfile != nil {
+				p = own.AppArmorProfile
+			}
+			if a := apparmor(pod, &list[i], p); a != nil && a.ProfileType != cri.SecurityProfile_Unconfined {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // annotatedAppArmor reads the annotation that came before the field.
 func annotatedAppArmor(value string) *corev1.AppArmorProfile {
 	switch value {

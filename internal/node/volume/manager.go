@@ -13,8 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/node/image"
 	"carob/internal/node/spec"
 )
 
@@ -234,9 +236,21 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	case v.Ephemeral != nil:
 		return spec.Volume{}, &claimError{p.pod.Namespace, p.pod.Name + "-" + v.Name, noClaims}
 	case v.Image != nil:
-		return spec.Volume{}, errors.New("image volumes are not supported by this node")
+		return imageVolume(v.Image)
 	}
-	return spec.Volume{}, errors.New("no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI and projected")
+	return spec.Volume{}, errors.New("no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected and image")
+}
+
+// imageVolume is what the runtime mounts; podlife has the image pulled before (L3.115).
+func imageVolume(v *corev1.ImageVolumeSource) (spec.Volume, error) {
+	if v.Reference == "" {
+		return spec.Volume{}, errors.New("the image volume names no image")
+	}
+	name, err := image.Normalize(v.Reference)
+	if err != nil {
+		return spec.Volume{}, err
+	}
+	return spec.Volume{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: v.Reference}, ReadOnly: true}, nil
 }
 
 // write makes a volume with content of the agent.

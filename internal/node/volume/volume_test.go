@@ -653,3 +653,16 @@ func TestKeyThatReplacesSubPath(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// L3.115: the runtime mounts it, always read only.
+func TestImageVolume(t *testing.T) {
+	v, err := imageVolume(&corev1.ImageVolumeSource{Reference: "models/llama"})
+	if err != nil || v.HostPath != "" || !v.ReadOnly || v.Image.GetImage() != "docker.io/models/llama:latest" || v.Image.GetUserSpecifiedImage() != "models/llama" {
+		t.Errorf("%+v %v", v, err)
+	}
+	for _, bad := range []string{"", "UPPER:case:"} {
+		if _, err := imageVolume(&corev1.ImageVolumeSource{Reference: bad}); err == nil {
+			t.Errorf("%q is an image", bad)
+		}
+	}
+}

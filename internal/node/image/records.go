@@ -1,0 +1,251 @@
+package image
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/atomicfile"
+)
+
+// records remember which images were pulled with which credentials, so that no pod
+// uses what another had to show a password for (L3.114). An image without a record
+// came without credentials, or not by us: everybody may use it.
+//
+// They hold hashes of credentials, never credentials. It is safe for concurrent use.
+type records struct {
+	dir string // empty: nothing outlives the process
+
+	mu      sync.Mutex
+	images  map[string]*record // by image id
+	pulling map[string]int     // repositories that are being pulled with credentials, and how often
+}
+
+// record is one image that was pulled with credentials.
+type record struct {
+	Image string             `json:"image"` // id
+	Time  time.Time          `json:"time"`  // of the last change
+	Names map[string]granted `json:"names"` // by repository
+}
+
+// granted is who may use an image under a name.
+type granted struct {
+	Everybody bool         `json:"everybody,omitempty"` // a pull without credentials worked, too
+	By        []credential `json:"by,omitempty"`
+}
+
+// credential is a registry credential out of a secret.
+type credential struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	Hash      string    `json:"hash"` // of the credential itself
+}
+
+// same tells a credential that is the same secret, or says the same.
+func (c credential) same(o credential) bool {
+	return c.Hash == o.Hash || c.UID == o.UID && c.Namespace == o.Namespace && c.Name == o.Name
+}
+
+const (
+	recordSuffix = ".json"
+	intentSuffix = ".pulling"
+	// recordAge keeps a record that was just written from a list of images made before.
+	recordAge = 5 * time.Minute
+)
+
+// openRecords reads the records below dir; there may be none yet.
+func openRecords(dir string) (*records, error) {
+	r := &records{dir: dir, images: map[string]*record{}, pulling: map[string]int{}}
+	if dir == "" {
+		return r, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the records of pulled images: %w", err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read the records of pulled images: %w", err)
+		}
+		switch filepath.Ext(e.Name()) {
+		case intentSuffix:
+			r.pulling[string(text)] = 1 // the agent ended meanwhile: what came of it is not known
+		case recordSuffix:
+			rec := &record{}
+			if err := json.Unmarshal(text, rec); err != nil {
+				return nil, fmt.Errorf("read the record of a pulled image, %s: %w", e.Name(), err)
+			}
+			r.images[rec.Image] = rec
+		}
+	}
+	return r, nil
+}
+
+// repository is a normalized name without tag and digest.
+func repository(name string) string {
+	ref, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return name
+	}
+	return reference.TrimNamed(ref).String()
+}
+
+// restricted says whether using the image takes a credential, or nobody knows.
+func (r *records) restricted(name, id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.images[id]
+	if rec == nil {
+		return r.pulling[repository(name)] > 0
+	}
+	return !rec.Names[repository(name)].Everybody
+}
+
+// allows says whether one of the credentials opens an image that is restricted.
+func (r *records) allows(name, id string, with []credential) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.images[id]
+	if rec == nil {
+		return false
+	}
+	return slices.ContainsFunc(rec.Names[repository(name)].By, func(c credential) bool { return slices.ContainsFunc(with, c.same) })
+}
+
+// begin notes that a pull with credentials begins: should the agent end before its
+// end is recorded, nobody takes the image for one that is free.
+func (r *records) begin(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name = repository(name)
+	r.pulling[name]++
+	if r.dir == "" || r.pulling[name] > 1 {
+		return nil
+	}
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return fmt.Errorf("record a pull: %w", err)
+	}
+	return r.write(name+intentSuffix, []byte(name))
+}
+
+// end takes back begin; id is what was pulled, empty for nothing.
+func (r *records) end(name, id string, with credential) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name = repository(name)
+	if id != "" {
+		if err := r.grant(name, id, func(g *granted) bool {
+			if slices.Contains(g.By, with) {
+				return false
+			}
+			g.By = append(g.By, with)
+			return true
+		}); err != nil {
+			return err
+		}
+	}
+	if r.pulling[name]--; r.pulling[name] > 0 {
+		return nil
+	}
+	return r.forget(name)
+}
+
+// forget drops what is known of pulls under way, with r.mu held.
+func (r *records) forget(name string) error {
+	if _, ok := r.pulling[name]; !ok {
+		return nil
+	}
+	delete(r.pulling, name)
+	return r.remove(name + intentSuffix)
+}
+
+// free notes that a pull without credentials brought the image.
+func (r *records) free(name, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name = repository(name)
+	if r.images[id] != nil {
+		return r.grant(name, id, func(g *granted) bool {
+			was := g.Everybody
+			g.Everybody = true
+			return !was
+		})
+	}
+	return r.forget(name)
+}
+
+// grant changes a record, with r.mu held.
+func (r *records) grant(name, id string, change func(*granted) bool) error {
+	rec := r.images[id]
+	if rec == nil {
+		rec = &record{Image: id, Names: map[string]granted{}}
+		r.images[id] = rec
+	}
+	g := rec.Names[name]
+	if !change(&g) {
+		return nil
+	}
+	rec.Names[name], rec.Time = g, time.Now()
+	if r.dir == "" {
+		return nil
+	}
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("record a pull: %w", err)
+	}
+	return r.write(id+recordSuffix, text)
+}
+
+// prune drops what is recorded of images that are gone.
+func (r *records) prune(here []*cri.Image) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for id, rec := range r.images {
+		if time.Since(rec.Time) < recordAge || slices.ContainsFunc(here, func(im *cri.Image) bool { return im.Id == id }) {
+			continue
+		}
+		delete(r.images, id)
+		errs = append(errs, r.remove(id+recordSuffix))
+	}
+	return errors.Join(errs...)
+}
+
+// path is the file of a record; names and ids hold characters that files can't.
+func (r *records) path(name string) string {
+	ext := filepath.Ext(name)
+	sum := sha256.Sum256([]byte(strings.TrimSuffix(name, ext)))
+	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+ext)
+}
+
+func (r *records) write(name string, text []byte) error {
+	if err := atomicfile.Write(r.path(name), text, 0o600); err != nil {
+		return fmt.Errorf("record a pull: %w", err)
+	}
+	return nil
+}
+
+func (r *records) remove(name string) error {
+	if r.dir == "" {
+		return nil
+	}
+	if err := os.Remove(r.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("record a pull: %w", err)
+	}
+	return nil
+}
