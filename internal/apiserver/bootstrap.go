@@ -216,6 +216,7 @@ func (s *Server) reconcilePolicy(ctx context.Context) {
 			return
 		}
 	}
+	s.storeLater(ctx)
 	s.aggregateRoles(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -17,17 +18,22 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"carob/internal/apiserver/admission"
+	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/auth"
+	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/declared"
 	"carob/internal/apiserver/defaults"
+	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/pods"
 	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/services"
 	"carob/internal/apiserver/tokens"
 	"carob/internal/apiserver/validation"
+	"carob/internal/apiserver/webhooks"
 )
 
 const (
@@ -49,7 +55,7 @@ func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
 // build makes everything that needs no storage engine.
 func (s *Server) build() error {
-	set, err := scheme.New(defaults.Register, declared.Register)
+	set, err := scheme.New(defaults.Register, declared.Register, webhooks.RegisterDefaults, flow.RegisterDefaults)
 	if err != nil {
 		return err
 	}
@@ -87,7 +93,8 @@ func (s *Server) install() error {
 	c.ReadyzChecks = s.readyChecks()
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, issuer.Authenticator())
 	c.Authorization.Authorizer = s.rbac
-	c.AdmissionControl = admission.New(admission.Config{Reader: reader})
+	s.reader = reader
+	s.chainAdmission(c, admission.New(admission.Config{Reader: reader}), reader)
 	c.RESTOptionsGetter = s.options
 	c.BuildHandlerChainFunc = s.chain
 
@@ -95,6 +102,7 @@ func (s *Server) install() error {
 	if s.generic, err = completed.New("carob", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("build the API server: %w", err)
 	}
+	s.extend(c)
 	groups, err := s.storagesByGroup(reader, issuer)
 	if err != nil {
 		return err
@@ -157,6 +165,11 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 	s.stores[podsResource] = &resources.Store{Store: p.Pods.Store}
 	put(corev1.SchemeGroupVersion, p.Resources)
 	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": resources.NewComponents(map[string]func() error{"etcd-0": s.engine.Err})})
+	definitions, err := crds.Storage(s.ext.definitions, s.ext.crds.Activate)
+	if err != nil {
+		return nil, err
+	}
+	put(apiextensionsv1.SchemeGroupVersion, definitions)
 	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, issuer.Authenticator()) {
 		put(gv, paths)
 	}
@@ -176,6 +189,9 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, resources.Migration()...)
 	out = append(out, resources.Certificates(s.rbac)...)
 	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.rbac, Namespace: s.namespace})...)
+	out = append(out, s.extensionKinds()...)
+	out = append(out, flow.Resources()...)
+	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
 	for _, r := range out {
 		if issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {

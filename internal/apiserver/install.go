@@ -7,6 +7,8 @@ import (
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,17 +32,22 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		versions = append(versions, gv)
 	}
 	slices.SortFunc(versions, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
+	s.versions = versions
 	types := smd.NewTypeConverter(s.set.External)
 	for _, gv := range versions {
 		served := map[string][]string{}
 		for path := range groups[gv] {
 			served[path] = []string{gv.String()}
 		}
+		known, codecs := s.set.Scheme, s.set.Codecs
+		if gv == apiextensionsv1.SchemeGroupVersion { // a registry of its own
+			known, codecs = apiextensionsapiserver.Scheme, apiextensionsapiserver.Codecs
+		}
 		v := &genericapi.APIGroupVersion{
 			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv], AllServedVersionsByResource: served,
-			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec, Serializer: s.set.Codecs,
-			Creater: s.set.Scheme, Convertor: s.set.Scheme, ConvertabilityChecker: s.set.Scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(s.set.Scheme),
-			Defaulter: s.set.Scheme, Typer: s.set.Scheme, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
+			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec, Serializer: codecs,
+			Creater: known, Convertor: known, ConvertabilityChecker: known, UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
+			Defaulter: known, Typer: known, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
 			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl, Authorizer: s.generic.Authorizer,
 			MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxRequestBodyBytes: c.MaxRequestBodyBytes,
 		}
@@ -53,7 +60,7 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		}
 		s.discover(c, gv, versions, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
 	}
-	return openapi.Install(s.generic.Handler.NonGoRestfulMux)
+	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.foreign)
 }
 
 // discover publishes a group version; all are the versions of all groups.
@@ -67,8 +74,10 @@ func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, al
 		return
 	}
 	s.generic.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, d)
+	groupPriority, versionPriority := priority(gv)
+	s.generic.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), int(groupPriority), int(versionPriority))
 	group := metav1.APIGroup{Name: gv.Group}
-	for _, known := range s.set.Scheme.PrioritizedVersionsForGroup(gv.Group) {
+	for _, known := range s.set.External.PrioritizedVersionsForGroup(gv.Group) {
 		if slices.Contains(all, known) {
 			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: known.String(), Version: known.Version})
 		}

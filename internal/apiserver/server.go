@@ -24,6 +24,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/inprocess"
 	"carob/internal/apiserver/scheme"
@@ -46,6 +47,9 @@ type Server struct {
 	storages  storageIndex
 	allocator *services.Allocator
 	rbac      *auth.RBAC
+	reader    admission.Reader
+	ext       extensions
+	versions  []schema.GroupVersion // all that is built in, sorted
 
 	ready chan struct{}
 }
@@ -168,6 +172,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer parts.wait()
 	defer cancel(nil)
 	parts.run(s.rbac.Run)
+	parts.run(s.ext.plugins.Run)
+	parts.run(s.ext.crds.Run)
+	parts.run(s.ext.foreign.Run)
 	served := make(chan error, 1)
 	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
 	if err := s.options.Wait(ctx); err != nil {
@@ -175,6 +182,12 @@ func (s *Server) Run(ctx context.Context) error {
 			return s.engine.Err() // stopped early, or died
 		}
 		return err
+	}
+	if err := s.wakeExtensions(ctx); err != nil {
+		if ctx.Err() != nil {
+			return s.engine.Err()
+		}
+		return fmt.Errorf("read what extends the API: %w", err)
 	}
 	close(s.ready)
 	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())
@@ -190,6 +203,11 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) close() {
 	_ = s.cfg.Listener.Close() // already closed when it was served
 	s.stores.destroy()
+	for _, f := range []*storage.Foreign{s.ext.objects, s.ext.definitions} {
+		if f != nil {
+			f.Close()
+		}
+	}
 	if s.options != nil {
 		s.options.Close()
 	}

@@ -1,7 +1,8 @@
 // Package openapi serves the OpenAPI documents of the API, made at build time by
-// tools/openapi-gen and embedded compressed. The API server installs it. It must
-// never build a document while running: that would cost a tenth of a second at
-// start and tens of megabytes.
+// tools/cmd/openapi and embedded compressed, and joins what is only known while
+// the server runs (custom resources, aggregated API servers) when somebody asks.
+// The API server installs it. It must never build a document of the built-in
+// kinds: that would cost a tenth of a second at start and tens of megabytes.
 package openapi
 
 import (
@@ -30,18 +31,17 @@ const (
 	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 )
 
-// Install serves /openapi/v2 and /openapi/v3.
-func Install(mux Mux) error {
-	v2 := document{base: "v2", proto: protoV2}
+// Install serves /openapi/v2 and /openapi/v3: the documents made at build time,
+// joined by what sources have at the time of the request.
+func Install(mux Mux, sources ...Source) error {
+	v2 := &document{base: "v2", proto: protoV2}
 	if err := v2.load(); err != nil {
 		return err
 	}
-	index := document{base: "v3"}
+	index := &document{base: "v3"}
 	if err := index.load(); err != nil {
 		return err
 	}
-	mux.Handle("/openapi/v2", &v2)
-	mux.Handle("/openapi/v3", &index)
 	entries, err := documents.ReadDir("documents/v3")
 	if err != nil {
 		return fmt.Errorf("read the OpenAPI documents: %w", err)
@@ -58,14 +58,10 @@ func Install(mux Mux) error {
 		}
 		groups[strings.ReplaceAll(base, "_", "/")] = d
 	}
-	mux.HandlePrefix("/openapi/v3/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d, ok := groups[strings.TrimPrefix(r.URL.Path, "/openapi/v3/")]
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		d.ServeHTTP(w, r)
-	}))
+	joined := &joiner{sources: sources, v2: v2, index: index, groups: groups, made: map[string]*made{}}
+	mux.Handle("/openapi/v2", http.HandlerFunc(joined.serveV2))
+	mux.Handle("/openapi/v3", http.HandlerFunc(joined.serveIndex))
+	mux.HandlePrefix("/openapi/v3/", http.HandlerFunc(joined.serveV3))
 	return nil
 }
 
@@ -98,25 +94,39 @@ func (d *document) file(extension string) string { return path.Join("documents",
 // length, which are its last eight bytes.
 func Hash(compressed []byte) string { return fmt.Sprintf("%X", compressed[len(compressed)-8:]) }
 
+// compressed returns a form of the document as it is in the binary.
+func (d *document) compressed(proto bool) ([]byte, error) {
+	if proto {
+		return documents.ReadFile(d.file(".pb.gz"))
+	}
+	return documents.ReadFile(d.file(".json.gz"))
+}
+
 // ServeHTTP writes the form the client accepts, compressed when it can take that.
 func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer(w, r, d.etag, d.proto, d.compressed)
+}
+
+// answer answers with a document of the given hash; proto is the media type of
+// its protobuf form (none when empty) and compressed makes a form.
+func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compressed func(proto bool) ([]byte, error)) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "the OpenAPI documents are read only", http.StatusMethodNotAllowed)
 		return
 	}
-	file, media, tag := d.file(".json.gz"), "application/json", `"`+d.etag+`"`
-	if d.proto != "" && strings.Contains(r.Header.Get("Accept"), "protobuf") {
-		file, media, tag = d.file(".pb.gz"), d.proto, `"`+d.etag+`-pb"`
+	inProto, media, tag := false, "application/json", `"`+hash+`"`
+	if proto != "" && strings.Contains(r.Header.Get("Accept"), "protobuf") {
+		inProto, media, tag = true, proto, `"`+hash+`-pb"`
 	}
 	h := w.Header()
 	h.Set("Content-Type", media)
 	h.Set("Vary", "Accept, Accept-Encoding")
 	h.Set("Etag", tag)
-	if hash := r.URL.Query().Get("hash"); hash != "" {
-		if hash != d.etag {
+	if asked := r.URL.Query().Get("hash"); asked != "" {
+		if asked != hash {
 			u := *r.URL
-			u.RawQuery = "hash=" + d.etag
+			u.RawQuery = "hash=" + hash
 			http.Redirect(w, r, u.String(), http.StatusMovedPermanently)
 			return
 		}
@@ -127,9 +137,12 @@ func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	body, err := documents.ReadFile(file)
+	body, err := compressed(inProto)
 	if err != nil {
-		http.Error(w, "the OpenAPI document is missing", http.StatusInternalServerError)
+		for _, k := range []string{"Cache-Control", "Expires", "Etag", "Content-Type"} {
+			h.Del(k)
+		}
+		http.Error(w, "the OpenAPI document can't be made: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {

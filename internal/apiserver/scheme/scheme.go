@@ -7,7 +7,9 @@ package scheme
 
 import (
 	"fmt"
+	"reflect"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -19,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -27,10 +30,13 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // Set is the type registry with the codecs made from it. It is complete when
@@ -55,6 +61,11 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 		if err := addExternal(sc); err != nil {
 			return nil, err
 		}
+	}
+	// Definitions of custom resources are served by their library's own registry;
+	// here they are needed for field ownership and OpenAPI.
+	if err := apiextensionsv1.AddToScheme(s.External); err != nil {
+		return nil, fmt.Errorf("build the API scheme: %w", err)
 	}
 	if err := addHubs(s.Scheme); err != nil {
 		return nil, err
@@ -90,6 +101,7 @@ func addExternal(s *runtime.Scheme) error {
 		resourcev1.AddToScheme, storagemigrationv1.AddToScheme,
 		// The first version of a group is the one that is stored, and whose types are the hub.
 		autoscalingv2.AddToScheme, autoscalingv1.AddToScheme,
+		admissionregistrationv1.AddToScheme, flowcontrolv1.AddToScheme, apiregistrationv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return fmt.Errorf("build the API scheme: %w", err)
@@ -120,9 +132,21 @@ func addHubs(s *runtime.Scheme) error {
 				return fmt.Errorf("build the API scheme: %w", err)
 			}
 			s.AddKnownTypeWithName(hub.WithKind(kind), obj)
+			// Admission plugins ask for a copy in a version by Convert, which knows
+			// no conversion between equal types by itself.
+			if err := s.AddGeneratedConversionFunc(obj, obj, assign); err != nil {
+				return fmt.Errorf("build the API scheme: %w", err)
+			}
 		}
 	}
 	s.AddKnownTypeWithName(Hub(eventsv1.GroupName).WithKind("Event"), &corev1.Event{})
 	s.AddKnownTypeWithName(Hub(eventsv1.GroupName).WithKind("EventList"), &corev1.EventList{})
+	return nil
+}
+
+// assign makes b a shallow copy of a, which has the same type; what a conversion
+// returns may share its input's memory.
+func assign(a, b any, _ conversion.Scope) error {
+	reflect.ValueOf(b).Elem().Set(reflect.ValueOf(a).Elem())
 	return nil
 }

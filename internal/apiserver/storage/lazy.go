@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,7 @@ type lazy struct {
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
 
 	cached atomic.Pointer[patient] // set when the cache can answer
+	since  atomic.Uint64           // the version from which it knows all changes
 
 	mu        sync.Mutex
 	cache     *cacher.Cacher
@@ -65,7 +67,7 @@ func (l *lazy) stop() {
 // Watch implements storage.Interface.
 func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if p := l.cached.Load(); p != nil {
-		return p.Watch(ctx, key, opts)
+		return l.watch(ctx, *p, key, opts)
 	}
 	cache, delegator, err := l.started()
 	if err != nil {
@@ -74,9 +76,23 @@ func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 	if err := cache.Wait(ctx); err != nil {
 		return nil, err
 	}
+	since, err := l.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
 	p := patient{delegator}
+	l.since.CompareAndSwap(0, since)
 	l.cached.Store(&p)
-	return p.Watch(ctx, key, opts)
+	return l.watch(ctx, p, key, opts)
+}
+
+// watch asks the engine for what was before the cache: a client may watch from
+// the version of a write that no cache saw.
+func (l *lazy) watch(ctx context.Context, cached patient, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {
+		return l.Interface.Watch(ctx, key, opts)
+	}
+	return cached.Watch(ctx, key, opts)
 }
 
 // GetList implements storage.Interface.

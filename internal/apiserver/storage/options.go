@@ -39,11 +39,13 @@ type Options struct {
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
+	foreign       bool             // see Foreign
 	clock         clock.WithTicker // of the watch caches
 
 	mu     sync.Mutex
 	codecs map[string]codec
 	caches []*cacher.Cacher
+	left   map[*lazy]func() // storages of foreign kinds and how they end
 }
 
 type codec struct {
@@ -177,6 +179,9 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 		cached.stop()
 		raw.Close()
 	})
+	if o.foreign {
+		return cached, o.track(cached, destroy), nil
+	}
 	if caching == Lazy {
 		return cached, destroy, nil
 	}

@@ -81,6 +81,7 @@ type PKI struct {
 	ServiceAccountKey *ecdsa.PrivateKey
 
 	caKey *ecdsa.PrivateKey
+	dir   string
 }
 
 // Identities in certificates.
@@ -104,7 +105,7 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("protect the key directory: %w", err)
 	}
-	p := &PKI{Pool: x509.NewCertPool()}
+	p := &PKI{Pool: x509.NewCertPool(), dir: cfg.Dir}
 	if err := p.openCA(cfg.Dir, now); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,247 @@
+package aggregation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	genericapi "k8s.io/apiserver/pkg/endpoints"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+)
+
+// remote is one APIService that a foreign server answers.
+type remote struct {
+	cfg  Config
+	name string
+	spec apiregistrationv1.APIServiceSpec
+	// due is when the next look is due; only the loop uses it.
+	due time.Time
+	// sick counts looks in a row that failed.
+	sick int
+
+	state atomic.Pointer[state]
+}
+
+// state is what the last look found.
+type state struct {
+	err       error
+	reason    string
+	transport http.RoundTripper
+	resources []apidiscoveryv2.APIResourceDiscovery
+	v3        map[string]string // documents by place: their address with its hash
+	v2        []byte
+	v2Tag     string
+}
+
+func newRemote(cfg Config, o *apiregistrationv1.APIService) *remote {
+	r := &remote{cfg: cfg, name: o.Name, spec: *o.Spec.DeepCopy()}
+	r.state.Store(&state{err: errors.New("not looked at yet"), reason: "Pending"})
+	return r
+}
+
+func (r *remote) same(o *apiregistrationv1.APIService) bool {
+	return equality.Semantic.DeepEqual(r.spec, o.Spec)
+}
+
+func (r *remote) groupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: r.spec.Group, Version: r.spec.Version}
+}
+
+func (r *remote) port() int32 {
+	if r.spec.Service.Port != nil {
+		return *r.spec.Service.Port
+	}
+	return 443
+}
+
+func (r *remote) resolve() (*url.URL, error) {
+	return r.cfg.Resolver.ResolveEndpoint(r.spec.Service.Namespace, r.spec.Service.Name, r.port())
+}
+
+// roundTripper makes the connection's side of the transport; the user's headers are added to each request.
+func (r *remote) roundTripper() (http.RoundTripper, error) {
+	cert, key, err := r.cfg.FrontProxy()
+	if err != nil {
+		return nil, err
+	}
+	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify, CAData: r.spec.CABundle, CertData: cert, KeyData: key,
+		ServerName: r.spec.Service.Name + "." + r.spec.Service.Namespace + ".svc"}})
+}
+
+const (
+	lookTime    = 5 * time.Second
+	maxDocument = 64 << 20
+)
+
+// check looks whether the server answers and what it serves.
+func (r *remote) check(ctx context.Context) {
+	next := *r.state.Load()
+	next.err, next.reason = nil, "Passed"
+	if next.transport == nil {
+		next.transport, next.err = r.roundTripper()
+	}
+	if next.err == nil {
+		next.reason, next.err = r.discover(ctx, &next)
+	}
+	if next.err != nil {
+		r.sick++
+		r.due = time.Now().Add(min(sickPeriod<<min(r.sick-1, 5), maxSickPeriod))
+	} else {
+		r.sick = 0
+		r.due = time.Now().Add(healthyPeriod)
+		r.documents(ctx, &next)
+	}
+	r.state.Store(&next)
+}
+
+func (r *remote) discover(ctx context.Context, next *state) (reason string, err error) {
+	where, err := r.resolve()
+	switch {
+	case apierrors.IsNotFound(err):
+		return "ServiceNotFound", fmt.Errorf("service/%s in %q is not present", r.spec.Service.Name, r.spec.Service.Namespace)
+	case err != nil && strings.Contains(err.Error(), "no service port"):
+		return "ServicePortError", fmt.Errorf("service/%s in %q is not listening on port %d", r.spec.Service.Name, r.spec.Service.Namespace, r.port())
+	case err != nil:
+		return "MissingEndpoints", fmt.Errorf("endpoints for service/%s in %q have no addresses: %w", r.spec.Service.Name, r.spec.Service.Namespace, err)
+	}
+	where.Path = "/apis/" + r.groupVersion().String()
+	body, _, err := r.fetch(ctx, next.transport, where, "application/json", "")
+	if err != nil {
+		return "FailedDiscoveryCheck", fmt.Errorf("failing or missing response from %s: %w", where, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return "FailedDiscoveryCheck", fmt.Errorf("response from %s is no list of resources: %w", where, err)
+	}
+	if next.resources, err = genericapi.ConvertGroupVersionIntoToDiscovery(list.APIResources); err != nil {
+		return "FailedDiscoveryCheck", fmt.Errorf("resources of %s: %w", where, err)
+	}
+	return "Passed", nil
+}
+
+// fetch gets a document as the aggregator itself. A nil body says that it is the one with the given tag.
+func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, accept, tag string) (body []byte, newTag string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), nil)
+	if err != nil {
+		return nil, "", err
+	}
+	req.Header.Set("Accept", accept)
+	if tag != "" {
+		req.Header.Set("If-None-Match", tag)
+	}
+	transport.SetAuthProxyHeaders(req, "system:kube-aggregator", "", []string{"system:masters"}, nil)
+	res, err := rt.RoundTrip(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNotModified {
+		return nil, tag, nil
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, "", fmt.Errorf("bad status from %s: %d", where, res.StatusCode)
+	}
+	body, err = io.ReadAll(io.LimitReader(res.Body, maxDocument))
+	return body, res.Header.Get("Etag"), err
+}
+
+// discovery is the version's entry in the aggregated document; what a server
+// that is away told last is not shown.
+func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
+	st := r.state.Load()
+	if st.err != nil {
+		return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
+	}
+	return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: st.resources}
+}
+
+// report writes the condition Available when it changed.
+func (r *remote) report(ctx context.Context, client clientset.Interface) error {
+	st := r.state.Load()
+	want := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: st.reason, Message: "all checks passed"}
+	if st.err != nil {
+		want.Status, want.Message = apiregistrationv1.ConditionFalse, st.err.Error()
+	}
+	services := client.ApiregistrationV1().APIServices()
+	o, err := services.Get(ctx, r.name, metav1.GetOptions{})
+	if err != nil || !r.same(o) {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	want.LastTransitionTime = metav1.Now()
+	if c := condition(o); c != nil {
+		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
+			return nil
+		}
+		if c.Status == want.Status {
+			want.LastTransitionTime = c.LastTransitionTime
+		}
+		*c = want
+	} else {
+		o.Status.Conditions = append(o.Status.Conditions, want)
+	}
+	_, err = services.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+	return err
+}
+
+// ServeHTTP passes a request on.
+func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	st := r.state.Load()
+	if st.err != nil {
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	user, ok := apirequest.UserFrom(req.Context())
+	if !ok {
+		http.Error(w, "missing user", http.StatusInternalServerError)
+		return
+	}
+	to, err := r.resolve()
+	if err != nil {
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	to.Path, to.RawQuery = req.URL.Path, req.URL.RawQuery
+	out, done := apiserverproxy.NewRequestForProxy(to, req)
+	defer done()
+	upgrade := httpstream.IsUpgradeRequest(req)
+	if upgrade { // an upgrade dials past the round tripper that would add the user
+		transport.SetAuthProxyHeaders(out, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
+	}
+	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(), st.transport)
+	h := proxy.NewUpgradeAwareHandler(to, rt, true, upgrade, failed{})
+	h.RejectForwardingRedirects = true
+	utilflowcontrol.RequestDelegated(req.Context())
+	h.ServeHTTP(w, out)
+}
+
+// failed answers for a proxy that could not pass on.
+type failed struct{}
+
+// Error implements proxy.ErrorResponder.
+func (failed) Error(w http.ResponseWriter, _ *http.Request, err error) {
+	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+}

@@ -1,0 +1,213 @@
+package aggregation
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+)
+
+// Config is what aggregation needs from the API server.
+type Config struct {
+	// Client makes the configuration of an in-process client with all rights.
+	Client func() *restclient.Config
+	// Resolver finds the endpoints of services.
+	Resolver webhookutil.ServiceResolver
+	// FrontProxy returns the certificate that the proxy shows; it is asked when first needed.
+	FrontProxy func() (certPEM, keyPEM []byte, err error)
+	// Aggregated and Groups are told which groups there are.
+	Aggregated aggregated.ResourceManager
+	Groups     discovery.GroupManager
+	Serializer runtime.NegotiatedSerializer
+	// Next answers what no foreign server does.
+	Next http.Handler
+}
+
+// Server passes requests on to the API servers that APIServices name.
+type Server struct {
+	cfg        Config
+	aggregated aggregated.ResourceManager
+	wake       chan struct{} // has a value when there is something to look at
+
+	mu      sync.RWMutex
+	remotes map[schema.GroupVersion]*remote
+	groups  map[string]*discovery.APIGroupHandler
+}
+
+// New returns a server without foreign ones.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), remotes: map[schema.GroupVersion]*remote{}, groups: map[string]*discovery.APIGroupHandler{}}
+	if cfg.Aggregated != nil {
+		s.aggregated = cfg.Aggregated.WithSource(aggregated.AggregatorSource)
+	}
+	return s
+}
+
+const (
+	// How often a server is looked at while it answers and while it does not.
+	healthyPeriod, sickPeriod = 30 * time.Second, time.Second
+	maxSickPeriod             = 30 * time.Second
+)
+
+// Changed takes up an APIService as it is stored, nil when it was deleted.
+func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
+	v, group, _ := strings.Cut(name, ".")
+	gv := schema.GroupVersion{Group: group, Version: v}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.remotes[gv]
+	switch {
+	case o == nil || o.Spec.Service == nil:
+		if old == nil {
+			return
+		}
+		delete(s.remotes, gv)
+		s.list(group)
+		s.aggregated.RemoveGroupVersion(metav1.GroupVersion(gv))
+		return
+	case old != nil && old.same(o):
+		return
+	}
+	s.remotes[gv] = newRemote(s.cfg, o)
+	s.list(group)
+	s.signal()
+}
+
+func (s *Server) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// list makes the group's discovery documents anew. mu is held.
+func (s *Server) list(group string) {
+	doc := metav1.APIGroup{Name: group}
+	var found []*remote
+	for gv, r := range s.remotes {
+		if gv.Group == group {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		if s.groups[group] != nil {
+			delete(s.groups, group)
+			s.cfg.Groups.RemoveGroup(group)
+		}
+		return
+	}
+	slices.SortFunc(found, func(a, b *remote) int {
+		if d := b.spec.VersionPriority - a.spec.VersionPriority; d != 0 {
+			return int(d)
+		}
+		return version.CompareKubeAwareVersionStrings(b.spec.Version, a.spec.Version)
+	})
+	for _, r := range found {
+		doc.Versions = append(doc.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + r.spec.Version, Version: r.spec.Version})
+	}
+	doc.PreferredVersion = doc.Versions[0]
+	s.groups[group] = discovery.NewAPIGroupHandler(s.cfg.Serializer, doc)
+	s.cfg.Groups.AddGroup(doc)
+}
+
+// ServeHTTP answers below /apis.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.SplitN(strings.Trim(r.URL.Path, "/"), "/", 4)
+	s.mu.RLock()
+	var h http.Handler = s.cfg.Next
+	switch {
+	case len(s.remotes) == 0:
+	case len(parts) == 2:
+		if g := s.groups[parts[1]]; g != nil {
+			h = g
+		}
+	case len(parts) > 2:
+		if m := s.remotes[schema.GroupVersion{Group: parts[1], Version: parts[2]}]; m != nil {
+			h = m
+		}
+	}
+	s.mu.RUnlock()
+	h.ServeHTTP(w, r)
+}
+
+// Run looks after the foreign servers until ctx ends. It sleeps while there are none.
+func (s *Server) Run(ctx context.Context) {
+	client, err := clientset.NewForConfig(s.cfg.Client())
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "API servers behind this one can't be looked after")
+		return
+	}
+	timer := time.NewTimer(0)
+	<-timer.C
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		if next := s.look(ctx, client); next > 0 {
+			timer.Reset(next)
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// look checks the servers that are due and returns when to look again, 0 for when woken.
+func (s *Server) look(ctx context.Context, client clientset.Interface) time.Duration {
+	s.mu.RLock()
+	all := make([]*remote, 0, len(s.remotes))
+	for _, r := range s.remotes {
+		all = append(all, r)
+	}
+	s.mu.RUnlock()
+	var wg sync.WaitGroup
+	for _, r := range all {
+		if time.Now().Before(r.due) {
+			continue
+		}
+		wg.Go(func() {
+			r.check(ctx)
+			s.publish(r)
+			if err := r.report(ctx, client); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService", r.name, "err", err)
+				r.due = time.Now().Add(sickPeriod)
+			}
+		})
+	}
+	wg.Wait()
+	var next time.Duration
+	for _, r := range all {
+		if d := max(time.Until(r.due), time.Millisecond); next == 0 || d < next {
+			next = d
+		}
+	}
+	return next
+}
+
+// publish puts what a server told about itself into the aggregated discovery document.
+func (s *Server) publish(r *remote) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	gv := r.groupVersion()
+	if s.remotes[gv] != r {
+		return // replaced or gone meanwhile
+	}
+	s.aggregated.AddGroupVersion(gv.Group, r.discovery())
+	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), int(r.spec.GroupPriorityMinimum), int(r.spec.VersionPriority))
+}

@@ -1,0 +1,181 @@
+// Package crds serves custom resources: the kind CustomResourceDefinition, the
+// objects of the kinds that users define, their discovery and their part of the
+// OpenAPI documents. The rules come from k8s.io/apiextensions-apiserver; the
+// composition is our own, so that it costs nothing until a first definition is
+// stored and documents are made only when somebody reads them. The API server
+// drives it: it installs the kind and hands on what no built-in group answers.
+package crds
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apiextensionsvalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apiextensions-apiserver/pkg/controller/apiapproval"
+	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
+	"k8s.io/apiextensions-apiserver/pkg/controller/status"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Config is what serving custom resources needs from the API server.
+type Config struct {
+	// Client makes the configuration of an in-process client with all rights.
+	Client func() *restclient.Config
+	// Objects says how custom resources are stored.
+	Objects    generic.RESTOptionsGetter
+	Admission  admission.Interface
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Resolver finds the endpoints of conversion webhooks, Wrapper the credentials for them.
+	Resolver webhookutil.ServiceResolver
+	Wrapper  webhookutil.AuthenticationInfoResolverWrapper
+	// Aggregated and Groups are told which groups there are.
+	Aggregated aggregated.ResourceManager
+	Groups     discovery.GroupManager
+
+	RequestTimeout, MinRequestTimeout time.Duration
+	MaxBodyBytes                      int64
+}
+
+// Server serves custom resources. Until Activate it answers that there are none.
+type Server struct {
+	cfg    Config
+	groups *groups
+	active atomic.Bool
+	wake   chan struct{} // closed by Activate
+	synced chan struct{} // closed when all stored definitions are known
+	once   sync.Once
+
+	// Set before synced is closed.
+	err     error
+	objects http.Handler
+	lister  lister
+}
+
+// New returns a server that sleeps.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, groups: newGroups(cfg.Aggregated, cfg.Groups), wake: make(chan struct{}), synced: make(chan struct{})}
+}
+
+// Activate says that there is a definition. Requests wait until it is known.
+func (s *Server) Activate() {
+	s.once.Do(func() {
+		s.active.Store(true)
+		close(s.wake)
+	})
+}
+
+// Wait returns when an activated server knows all definitions that were stored
+// before; at once when there are none.
+func (s *Server) Wait(ctx context.Context) error {
+	if !s.active.Load() {
+		return nil
+	}
+	select {
+	case <-s.synced:
+		return s.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Run serves and looks after definitions from Activate until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.wake:
+	}
+	if s.err = s.start(ctx); s.err != nil {
+		klog.FromContext(ctx).Error(s.err, "Custom resources can't be served")
+		close(s.synced)
+	}
+}
+
+// start returns when ctx has ended, or early with an error.
+func (s *Server) start(ctx context.Context) error {
+	apiextensionsvalidation.RegisterMetrics()
+	client, err := clientset.NewForConfig(s.cfg.Client())
+	if err != nil {
+		return err
+	}
+	v1 := client.ApiextensionsV1()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	definitions := factory.Apiextensions().V1().CustomResourceDefinitions()
+	s.lister = lister{definitions.Lister()}
+	s.groups.definitions = definitions.Lister()
+	told, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.groups.changed(nil, o) },
+		UpdateFunc: func(old, o any) { s.groups.changed(old, o) },
+		DeleteFunc: func(o any) { s.groups.changed(o, nil) },
+	})
+	if err != nil {
+		return err
+	}
+	establishing := establish.NewEstablishingController(definitions, v1)
+	// Discovery is our own, so the handler's is never reached and may be nil. The
+	// empty map says that field ownership is to follow the schema.
+	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, prompt{definitions}, http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
+		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout, map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)
+	if err != nil {
+		return err
+	}
+	s.objects = handler
+	naming := status.NewNamingConditionController(klog.FromContext(ctx), definitions, v1)
+	schemas := nonstructuralschema.NewConditionController(definitions, v1)
+	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, v1)
+	deletion := finalizer.NewCRDFinalizer(definitions, v1, handler)
+
+	factory.Start(ctx.Done())
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, told.HasSynced) {
+		return context.Cause(ctx)
+	}
+	close(s.synced)
+	var wg sync.WaitGroup
+	for _, run := range []func(context.Context){
+		naming.RunWithContext, establishing.RunWithContext,
+		func(ctx context.Context) { schemas.RunWithContext(1, ctx) },
+		func(ctx context.Context) { approval.RunWithContext(1, ctx) },
+		func(ctx context.Context) { deletion.RunWithContext(1, ctx) },
+	} {
+		wg.Go(func() { run(ctx) })
+	}
+	<-ctx.Done()
+	wg.Wait()
+	factory.Shutdown()
+	return nil
+}
+
+// ServeHTTP answers below /apis for groups that definitions make.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.active.Load() {
+		http.NotFound(w, r)
+		return
+	}
+	if err := s.Wait(r.Context()); err != nil {
+		http.Error(w, "custom resources are not available: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if info, ok := apirequest.RequestInfoFrom(r.Context()); ok && info.IsResourceRequest {
+		s.objects.ServeHTTP(w, r)
+		return
+	}
+	s.groups.ServeHTTP(w, r)
+}

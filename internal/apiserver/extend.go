@@ -1,0 +1,199 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	carobadmission "carob/internal/apiserver/admission"
+	"carob/internal/apiserver/aggregation"
+	"carob/internal/apiserver/crds"
+	"carob/internal/apiserver/endpoints"
+	"carob/internal/apiserver/resources"
+	"carob/internal/apiserver/storage"
+	"carob/internal/apiserver/webhooks"
+)
+
+// extensions are the parts by which users extend the API. They sleep until they
+// are needed.
+type extensions struct {
+	resolver             webhookutil.ServiceResolver
+	plugins              *webhooks.Plugins
+	objects, definitions *storage.Foreign // how custom resources and what defines them are stored
+	crds                 *crds.Server
+	foreign              *aggregation.Server
+}
+
+// ownClient is the client configuration of the extensions' controllers and
+// informers: they act for the server itself.
+func (s *Server) ownClient() *restclient.Config {
+	return s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
+}
+
+// credentials are what the server shows to webhooks: none, until somebody can configure some.
+func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
+	return delegate
+}
+
+func admissionregistrationResource(r string) schema.GroupResource {
+	return schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: r}
+}
+
+// chainAdmission puts the users' admission behind the built-in plugins and lets
+// all mutating ones run a second time when a webhook asks for it.
+func (s *Server) chainAdmission(c *genericapiserver.Config, builtin admission.Interface, reader carobadmission.Reader) {
+	s.ext.resolver = &endpoints.Resolver{Reader: reader}
+	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.rbac, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion})
+	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins)}
+}
+
+// reinvoking runs the mutating plugins again when one that changed the object says so.
+type reinvoking struct{ admission.Interface }
+
+// Admit implements admission.MutationInterface.
+func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	m, ok := r.Interface.(admission.MutationInterface)
+	if !ok {
+		return nil
+	}
+	if err := m.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return m.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if v, ok := r.Interface.(admission.ValidationInterface); ok {
+		return v.Validate(ctx, a, o)
+	}
+	return nil
+}
+
+// extensionKinds describes the kinds of the extensions that the registry holds.
+func (s *Server) extensionKinds() []*resources.Resource {
+	return webhooks.Resources(webhooks.Hooks{Written: func() { s.ext.plugins.Activate() }, MayRead: s.mayReadParams, ParamKind: s.paramKind})
+}
+
+// extend makes what serves the paths that no built-in group answers.
+func (s *Server) extend(c *genericapiserver.Config) {
+	s.ext.objects = s.options.Foreign(crds.ObjectCodec(), nil)
+	s.ext.definitions = s.options.Foreign(crds.DefinitionCodec())
+	s.ext.crds = crds.New(crds.Config{
+		Client: s.ownClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
+		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.generic.DiscoveryGroupManager,
+		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxBodyBytes: c.MaxRequestBodyBytes,
+	})
+	s.ext.foreign = aggregation.New(aggregation.Config{
+		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.generic.DiscoveryGroupManager,
+		Serializer: s.set.Codecs, Next: s.ext.crds,
+		FrontProxy: func() ([]byte, []byte, error) {
+			_, pair, err := s.cfg.PKI.FrontProxy(time.Now())
+			return pair.CertPEM, pair.KeyPEM, err
+		},
+	})
+	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.ext.foreign)
+}
+
+// wakeExtensions activates what has stored objects. It is called before the
+// server is ready, so that no request slips past a stored policy.
+func (s *Server) wakeExtensions(ctx context.Context) error {
+	for _, e := range []struct {
+		options interface {
+			Any(context.Context, ...schema.GroupResource) (bool, error)
+		}
+		kinds    []schema.GroupResource
+		activate func()
+	}{{s.options, webhooks.Kinds(), s.ext.plugins.Activate}, {s.ext.objects, []schema.GroupResource{crds.Kind}, s.ext.crds.Activate}} {
+		some, err := e.options.Any(ctx, e.kinds...)
+		if err != nil {
+			return err
+		}
+		if some {
+			e.activate()
+		}
+	}
+	err := s.reader.List(ctx, aggregation.Kind, "", func(o runtime.Object) bool {
+		if a, ok := o.(*apiregistrationv1.APIService); ok {
+			s.ext.foreign.Changed(a.Name, a)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return s.ext.crds.Wait(ctx)
+}
+
+// mayReadParams implements webhooks.Hooks.
+func (s *Server) mayReadParams(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) error {
+	u, ok := apirequest.UserFrom(ctx)
+	if !ok {
+		return errors.New("cannot identify user to authorize read access to parameters")
+	}
+	verb := "get"
+	if name == "" {
+		verb = "list"
+	}
+	a := authorizer.AttributesRecord{User: u, Verb: verb, ResourceRequest: true, Name: name, Namespace: namespace, APIGroup: "*", APIVersion: "*", Resource: "*"}
+	if kind.Kind != "" {
+		a.APIGroup, a.APIVersion = kind.Group, kind.Version
+		if r := s.resourceOf(kind); r != "" {
+			a.Resource = r
+		}
+	}
+	switch d, _, err := s.rbac.Authorize(ctx, a); {
+	case err != nil:
+		return err
+	case d != authorizer.DecisionAllow:
+		return fmt.Errorf("user %q must have %q permission on the objects of the referenced paramKind (kind=%s, apiVersion=%s)", u.GetName(), verb, kind.Kind, kind.GroupVersion())
+	}
+	return nil
+}
+
+// resourceOf finds the resource of a kind in the discovery documents; "" when none is served.
+func (s *Server) resourceOf(kind schema.GroupVersionKind) string {
+	for gr, st := range s.stores {
+		if gr.Group == kind.Group && st.Resource != nil && st.Resource.Kind.Kind == kind.Kind {
+			return gr.Resource
+		}
+	}
+	return s.ext.crds.ResourceOf(kind)
+}
+
+// paramKind implements webhooks.Hooks.
+func (s *Server) paramKind(ctx context.Context, mutating bool, policy string) *admissionregistrationv1.ParamKind {
+	gr := admissionregistrationResource("validatingadmissionpolicies")
+	if mutating {
+		gr = admissionregistrationResource("mutatingadmissionpolicies")
+	}
+	o, err := s.reader.Get(ctx, gr, "", policy)
+	if err != nil {
+		return nil // then all groups and resources must be readable
+	}
+	switch p := o.(type) {
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		return p.Spec.ParamKind
+	case *admissionregistrationv1.MutatingAdmissionPolicy:
+		return p.Spec.ParamKind
+	}
+	return nil
+}

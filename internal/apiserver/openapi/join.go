@@ -1,0 +1,274 @@
+package openapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
+	openapi_v3 "github.com/google/gnostic-models/openapiv3"
+	"google.golang.org/protobuf/proto"
+)
+
+// Source has documents of kinds that are not built in.
+type Source interface {
+	// V3 returns the documents by place ("apis/GROUP/VERSION").
+	V3() map[string]Document
+	// V2 returns parts of the one document of OpenAPI v2.
+	V2() []Document
+}
+
+// Document is a document or a part of one.
+type Document struct {
+	// Hash changes when the document does. It is cheap to have.
+	Hash string
+	// JSON makes the document; it may take long.
+	JSON func() ([]byte, error)
+}
+
+// joiner serves the static documents together with those of the sources. What it
+// made is kept, compressed, until the hash changes.
+type joiner struct {
+	sources   []Source
+	v2, index *document
+	groups    map[string]*document
+
+	mu   sync.Mutex
+	made map[string]*made // by path
+}
+
+type made struct {
+	hash        string
+	json, proto []byte // compressed; nil until asked for
+}
+
+// form returns a form of the document at path with the given hash, made once.
+func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, error), parse func([]byte) (proto.Message, error)) ([]byte, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	m := j.made[path]
+	if m == nil || m.hash != hash {
+		m = &made{hash: hash}
+		j.made[path] = m
+	}
+	if m.json == nil {
+		b, err := text()
+		if err != nil {
+			return nil, err
+		}
+		if m.json, err = compress(b); err != nil {
+			return nil, err
+		}
+	}
+	if !asProto {
+		return m.json, nil
+	}
+	if m.proto == nil {
+		b, err := expand(m.json)
+		if err != nil {
+			return nil, err
+		}
+		parsed, err := parse(b)
+		if err != nil {
+			return nil, fmt.Errorf("parse the document: %w", err)
+		}
+		if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(parsed); err != nil {
+			return nil, err
+		}
+		if m.proto, err = compress(b); err != nil {
+			return nil, err
+		}
+	}
+	return m.proto, nil
+}
+
+// forget drops what was made for documents that are gone.
+func (j *joiner) forget(gone func(path string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for p := range j.made {
+		if gone(p) {
+			delete(j.made, p)
+		}
+	}
+}
+
+func (j *joiner) extra() map[string]Document {
+	out := map[string]Document{}
+	for _, s := range j.sources {
+		for path, d := range s.V3() {
+			if j.groups[path] == nil {
+				out[path] = d
+			}
+		}
+	}
+	return out
+}
+
+func (j *joiner) serveIndex(w http.ResponseWriter, r *http.Request) {
+	extra := j.extra()
+	j.forget(func(p string) bool { _, ok := extra[p]; return !ok && p != v2Path })
+	if len(extra) == 0 {
+		j.index.ServeHTTP(w, r)
+		return
+	}
+	hash := sha256.New()
+	fmt.Fprintln(hash, j.index.etag)
+	for _, p := range sortedKeys(extra) {
+		fmt.Fprintln(hash, p, extra[p].Hash)
+	}
+	answer(w, r, fmt.Sprintf("%X", hash.Sum(nil)[:16]), "", func(bool) ([]byte, error) {
+		type entry struct {
+			ServerRelativeURL string `json:"serverRelativeURL"`
+		}
+		var doc struct {
+			Paths map[string]entry `json:"paths"`
+		}
+		if err := j.index.unmarshal(&doc); err != nil {
+			return nil, err
+		}
+		for p, d := range extra {
+			doc.Paths[p] = entry{"/openapi/v3/" + p + "?hash=" + d.Hash}
+		}
+		b, err := json.Marshal(doc)
+		if err != nil {
+			return nil, err
+		}
+		return compress(b)
+	})
+}
+
+func (j *joiner) serveV3(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
+	if d := j.groups[path]; d != nil {
+		d.ServeHTTP(w, r)
+		return
+	}
+	d, ok := j.extra()[path]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	answer(w, r, d.Hash, protoV3, func(asProto bool) ([]byte, error) {
+		return j.form(path, d.Hash, asProto, d.JSON, func(b []byte) (proto.Message, error) { return openapi_v3.ParseDocument(b) })
+	})
+}
+
+const v2Path = "v2"
+
+func (j *joiner) serveV2(w http.ResponseWriter, r *http.Request) {
+	var parts []Document
+	for _, s := range j.sources {
+		parts = append(parts, s.V2()...)
+	}
+	if len(parts) == 0 {
+		j.v2.ServeHTTP(w, r)
+		return
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, j.v2.etag)
+	for _, p := range parts {
+		fmt.Fprintln(sum, p.Hash)
+	}
+	hash := fmt.Sprintf("%X", sum.Sum(nil)[:16])
+	answer(w, r, hash, protoV2, func(asProto bool) ([]byte, error) {
+		return j.form(v2Path, hash, asProto, func() ([]byte, error) { return j.mergeV2(parts) },
+			func(b []byte) (proto.Message, error) { return openapi_v2.ParseDocument(b) })
+	})
+}
+
+// mergeV2 adds the paths and definitions of parts to the static document. What
+// two of them have, such as ObjectMeta, is the same; the first one counts. A part
+// that can't be made is left out: one bad definition must not hide all others.
+func (j *joiner) mergeV2(parts []Document) ([]byte, error) {
+	var doc map[string]json.RawMessage
+	if err := j.v2.unmarshal(&doc); err != nil {
+		return nil, err
+	}
+	merged := map[string]map[string]json.RawMessage{}
+	members := []string{"paths", "definitions"}
+	for _, m := range members {
+		var v map[string]json.RawMessage
+		if err := json.Unmarshal(doc[m], &v); err != nil {
+			return nil, fmt.Errorf("read the OpenAPI document: %w", err)
+		}
+		merged[m] = v
+	}
+	for _, p := range parts {
+		text, err := p.JSON()
+		if err != nil {
+			continue
+		}
+		var part map[string]json.RawMessage
+		if json.Unmarshal(text, &part) != nil {
+			continue
+		}
+		for _, m := range members {
+			var v map[string]json.RawMessage
+			if json.Unmarshal(part[m], &v) != nil {
+				continue
+			}
+			for k, x := range v {
+				if _, ok := merged[m][k]; !ok {
+					merged[m][k] = x
+				}
+			}
+		}
+	}
+	for _, m := range members {
+		b, err := json.Marshal(merged[m])
+		if err != nil {
+			return nil, err
+		}
+		doc[m] = b
+	}
+	return json.Marshal(doc)
+}
+
+// unmarshal reads a static document.
+func (d *document) unmarshal(into any) error {
+	z, err := d.compressed(false)
+	if err != nil {
+		return fmt.Errorf("read the OpenAPI documents: %w", err)
+	}
+	b, err := expand(z)
+	if err != nil {
+		return fmt.Errorf("read the OpenAPI documents: %w", err)
+	}
+	return json.Unmarshal(b, into)
+}
+
+func compress(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func expand(z []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(z))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

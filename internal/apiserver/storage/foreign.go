@@ -1,0 +1,86 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	clientkubernetes "go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+)
+
+// Foreign returns the options of kinds that another registry describes: custom
+// resources and what defines them. They lie under their group's name, as
+// upstream's, and are encoded by codec (their builder may replace it). Their watch
+// caches begin with the first watch and end with the storage.
+func (o *Options) Foreign(codec runtime.Codec, encode runtime.GroupVersioner) *Foreign {
+	return &Foreign{Options: &Options{engine: o.engine, set: o.set, caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, clock: o.clock, foreign: true}, codec: codec, encode: encode}
+}
+
+// Foreign implements generic.RESTOptionsGetter for kinds of another registry.
+type Foreign struct {
+	*Options
+	codec  runtime.Codec
+	encode runtime.GroupVersioner
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (f *Foreign) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	sc := storagebackend.NewDefaultConfig(keyPrefix, f.codec)
+	sc.EncodeVersioner = f.encode
+	sc.CountMetricPollPeriod = 0
+	sc.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow
+	return generic.RESTOptions{
+		StorageConfig: sc.ForResource(gr), Decorator: f.decorate, EnableGarbageCollection: true, DeleteCollectionWorkers: deleteCollWorkers,
+		ResourcePrefix: gr.Group + "/" + gr.Resource,
+	}, nil
+}
+
+var _ generic.RESTOptionsGetter = (*Foreign)(nil)
+
+// Close destroys the storages that are left.
+func (f *Foreign) Close() {
+	f.mu.Lock()
+	left := f.left
+	f.left = nil
+	f.mu.Unlock()
+	for _, destroy := range left {
+		destroy()
+	}
+}
+
+// track remembers a storage until it is destroyed.
+func (o *Options) track(l *lazy, destroy func()) func() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left == nil {
+		o.left = map[*lazy]func(){}
+	}
+	o.left[l] = destroy
+	return func() {
+		o.mu.Lock()
+		delete(o.left, l)
+		o.mu.Unlock()
+		destroy()
+	}
+}
+
+// Any reports whether an object of one of the kinds is stored. It reads no object.
+func (o *Options) Any(ctx context.Context, kinds ...schema.GroupResource) (bool, error) {
+	for _, gr := range kinds {
+		prefix := resourcePrefix(gr)
+		if o.foreign || !o.set.Scheme.IsGroupRegistered(gr.Group) {
+			prefix = gr.Group + "/" + gr.Resource
+		}
+		n, err := o.engine.Client.Kubernetes.Count(ctx, keyPrefix+"/"+prefix+"/", clientkubernetes.CountOptions{})
+		if err != nil {
+			return false, fmt.Errorf("count %v: %w", gr, err)
+		}
+		if n > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
