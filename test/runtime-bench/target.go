@@ -154,23 +154,24 @@ func ociVersion(o options, name string) string {
 	return name + " " + f[2]
 }
 
-// connect waits for the socket to answer.
+// connect waits until the runtime answers at its socket. It dials anew each time:
+// gRPC would wait between its own tries.
 func (t *target) connect(ctx context.Context) error {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		c, err := net.Dial("unix", t.socket)
 		if err == nil {
 			_ = c.Close()
-			break
+			t.cri, err = remote.Dial(ctx, "unix://"+t.socket)
+		}
+		if err == nil {
+			return nil
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s does not answer: %w", t.name, err)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	var err error
-	t.cri, err = remote.Dial(ctx, "unix://"+t.socket)
-	return err
 }
 
 func (t *target) close() error {
