@@ -110,12 +110,19 @@ func (p *pod) down(ctx context.Context) error {
 	return nil
 }
 
+func (p *pod) cycle(ctx context.Context) error {
+	if err := p.up(ctx); err != nil {
+		return err
+	}
+	return p.down(ctx)
+}
+
 func (t *target) serial(ctx context.Context, name string, n int, v map[string]float64) error {
 	var run, create, start, running, gone []float64
 	cpu := t.cpu()
 	for i := range n {
 		p := t.pod(fmt.Sprintf("%s-%d", name, i))
-		if err := errors.Join(p.up(ctx), p.down(ctx)); err != nil {
+		if err := p.cycle(ctx); err != nil {
 			return err
 		}
 		run, create, start = append(run, ms(p.run)), append(create, ms(p.create)), append(start, ms(p.start))
@@ -179,7 +186,7 @@ func (t *target) parallel(ctx context.Context, n int, v map[string]float64) erro
 		return err
 	}
 	list, cpu := t.pods("cycle", n), t.cpu()
-	took, err = t.each(ctx, list, func(ctx context.Context, p *pod) error { return errors.Join(p.up(ctx), p.down(ctx)) })
+	took, err = t.each(ctx, list, func(ctx context.Context, p *pod) error { return p.cycle(ctx) })
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func open(ctx context.Context, o options, name string) (t *target, err error) {
 		return nil, err
 	}
 	t = &target{name: name, dir: dir, group: fmt.Sprintf("/runtime-bench-%d-%s", os.Getpid(), name)}
-	if err := t.makeGroups(); err != nil {
+	if err := t.makeGroups(o.weight); err != nil {
 		return nil, errors.Join(err, t.removeGroups(), os.RemoveAll(dir))
 	}
 	builder := build.Builder{Dir: o.images}
@@ -135,6 +135,11 @@ func (t *target) openContainerd(ctx context.Context, o options, name, subnet str
 	return nil
 }
 
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 func executable(path string) bool {
 	_, err := exec.LookPath(path)
 	return err == nil
@@ -203,7 +208,7 @@ func hierarchies() []string {
 }
 
 // makeGroups makes the daemon's cgroup; it lies in the one that holds the pods', too.
-func (t *target) makeGroups() error {
+func (t *target) makeGroups(weight bool) error {
 	for _, h := range hierarchies() {
 		for _, g := range []string{t.group, t.group + "/daemon"} {
 			if err := os.Mkdir(h+g, 0o755); err != nil {
@@ -215,6 +220,19 @@ func (t *target) makeGroups() error {
 						return err
 					}
 				}
+			}
+		}
+		if !weight {
+			continue
+		}
+		for file, most := range map[string]string{"cpu.shares": "262144", "cpu.weight": "10000"} {
+			if _, err := os.Stat(h + t.group + "/" + file); err != nil {
+				continue
+			}
+			self := h + t.group + "-client"
+			if err := errors.Join(os.WriteFile(h+t.group+"/"+file, []byte(most), 0o644), os.Mkdir(self, 0o755),
+				os.WriteFile(self+"/"+file, []byte(most), 0o644), os.WriteFile(self+"/cgroup.procs", []byte("0"), 0o644)); err != nil {
+				return err
 			}
 		}
 	}
@@ -232,8 +250,14 @@ func (t *target) procs() []string {
 func (t *target) removeGroups() error {
 	var errs []error
 	for _, h := range hierarchies() {
+		if self := h + t.group + "-client"; exists(self) {
+			errs = append(errs, os.WriteFile(h+"/cgroup.procs", []byte("0"), 0o644), syscall.Rmdir(self))
+		}
+	}
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + t.group) // runc makes one in a tree without controllers, too
+	for _, top := range append(tops, "/sys/fs/cgroup"+t.group) {
 		var dirs []string
-		_ = filepath.WalkDir(h+t.group, func(p string, d os.DirEntry, err error) error {
+		_ = filepath.WalkDir(top, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
 			}
