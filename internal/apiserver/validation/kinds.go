@@ -4,14 +4,20 @@ import (
 	"context"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -69,6 +75,67 @@ var kinds = map[schema.GroupKind]func() Rules{
 	},
 	of(schedulingv1.GroupName, "PriorityClass"): func() Rules { return rulesOf(nil, priorityClass, priorityClassUpdate) },
 	of(nodev1.GroupName, "RuntimeClass"):        func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
+
+	of(networkingv1.GroupName, "Ingress"): func() Rules {
+		r := rulesOf(nil, ingress, ingressUpdate)
+		r.StatusUpdate, r.Warnings = typedUpdate(ingressStatusUpdate), ingressWarnings
+		return r
+	},
+	of(networkingv1.GroupName, "IngressClass"): func() Rules { return rulesOf(nil, ingressClass, ingressClassUpdate) },
+	of(networkingv1.GroupName, "NetworkPolicy"): func() Rules {
+		r := rulesOf(nil, networkPolicy, networkPolicyUpdate)
+		r.Warnings = networkPolicyWarnings
+		return r
+	},
+	of(networkingv1.GroupName, "ServiceCIDR"): func() Rules { return rulesOf(nil, serviceCIDR, serviceCIDRUpdate) },
+	of(networkingv1.GroupName, "IPAddress"):   func() Rules { return rulesOf(ipAddressName, ipAddress, ipAddressUpdate) },
+
+	of(storagev1.GroupName, "StorageClass"): func() Rules { return rulesOf(nil, storageClass, storageClassUpdate) },
+	of(storagev1.GroupName, "VolumeAttachment"): func() Rules {
+		r := rulesOf(nil, volumeAttachment, volumeAttachmentUpdate)
+		r.StatusUpdate = typedUpdate(func(a, _ *storagev1.VolumeAttachment) field.ErrorList { return attachmentStatus(&a.Status) })
+		return r
+	},
+	of(storagev1.GroupName, "CSIDriver"): func() Rules {
+		r := rulesOf(nil, csiDriver, csiDriverUpdate)
+		r.Warnings = csiDriverWarnings
+		return r
+	},
+	of(storagev1.GroupName, "CSINode"):               func() Rules { return rulesOf(nil, csiNode, csiNodeUpdate) },
+	of(storagev1.GroupName, "CSIStorageCapacity"):    func() Rules { return rulesOf(nil, csiStorageCapacity, csiStorageCapacityUpdate) },
+	of(storagev1.GroupName, "VolumeAttributesClass"): func() Rules { return rulesOf(nil, volumeAttributesClass, volumeAttributesClassUpdate) },
+
+	of(certificatesv1.GroupName, "CertificateSigningRequest"): func() Rules {
+		r := rulesOf(anyName, signingRequest, signingRequestUpdate(signingObject))
+		r.StatusUpdate, r.Subresource = typedUpdate(signingRequestUpdate(signingStatus)), signingRequestApproval
+		return r
+	},
+	of(certificatesv1.GroupName, "ClusterTrustBundle"): func() Rules { return rulesOf(anyName, trustBundle, trustBundleUpdate) },
+	of(certificatesv1.GroupName, "PodCertificateRequest"): func() Rules {
+		r := rulesOf(nil, podCertificateRequest, podCertificateRequestUpdate)
+		r.StatusUpdate = typedUpdate(podCertificateRequestStatusUpdate)
+		return r
+	},
+
+	of(autoscalingv2.GroupName, "HorizontalPodAutoscaler"): func() Rules {
+		r := rulesOf(nil, autoscaler, autoscalerUpdate)
+		r.StatusUpdate = typedUpdate(autoscalerStatusUpdate)
+		return r
+	},
+	of(storagemigrationv1.GroupName, "StorageVersionMigration"): func() Rules {
+		r := rulesOf(nil, migration, migrationUpdate)
+		r.StatusUpdate = typedUpdate(migrationStatusUpdate)
+		return r
+	},
+
+	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, nil) },
+	of(resourcev1.GroupName, "ResourceClaim"): func() Rules {
+		r := rulesOf(nil, resourceClaim, resourceClaimUpdate)
+		r.StatusUpdate = typedUpdate(resourceClaimStatusUpdate)
+		return r
+	},
+	of(resourcev1.GroupName, "ResourceClaimTemplate"): func() Rules { return rulesOf(nil, resourceClaimTemplate, resourceClaimTemplateUpdate) },
+	of(resourcev1.GroupName, "ResourceSlice"):         func() Rules { return rulesOf(nil, resourceSlice, resourceSliceUpdate) },
 
 	of(rbacv1.GroupName, "Role"):               func() Rules { return rulesOf(rbacName, namespacedRole, nil) },
 	of(rbacv1.GroupName, "ClusterRole"):        func() Rules { return rulesOf(rbacName, clusterRole, nil) },

@@ -123,3 +123,10 @@ func integral(name corev1.ResourceName) bool {
 	}
 	return resources.IsExtended(name)
 }
+
+func nonNegativeQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
+	if q.Sign() < 0 {
+		return field.ErrorList{field.Invalid(at, q.String(), notNegative)}
+	}
+	return nil
+}

@@ -11,50 +11,65 @@ import (
 )
 
 func persistentVolume(v *corev1.PersistentVolume) field.ErrorList {
-	at := field.NewPath("spec")
+	return volumeSpec(&v.Spec, false, field.NewPath("spec"))
+}
+
+// volumeSpec checks a volume; an inline one, of an attachment, has no life of its own.
+func volumeSpec(v *corev1.PersistentVolumeSpec, inline bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if len(v.Spec.AccessModes) == 0 {
+	if inline {
+		if v.ClaimRef != nil {
+			errs = append(errs, field.Forbidden(at.Child("claimRef"), "may not be specified in the context of inline volumes"))
+		}
+		if len(v.Capacity) != 0 {
+			errs = append(errs, field.Forbidden(at.Child("capacity"), "may not be specified in the context of inline volumes"))
+		}
+		if v.CSI == nil {
+			errs = append(errs, field.Required(at.Child("csi"), "has to be specified in the context of inline volumes"))
+		}
+	}
+	if len(v.AccessModes) == 0 {
 		errs = append(errs, field.Required(at.Child("accessModes"), ""))
 	}
-	errs = append(errs, accessModes(v.Spec.AccessModes, at.Child("accessModes"))...)
-	if len(v.Spec.Capacity) == 0 {
+	errs = append(errs, accessModes(v.AccessModes, at.Child("accessModes"))...)
+	if len(v.Capacity) == 0 && !inline {
 		errs = append(errs, field.Required(at.Child("capacity"), ""))
 	}
-	for _, name := range sortedNames(v.Spec.Capacity) {
-		q := v.Spec.Capacity[name]
+	for _, name := range sortedNames(v.Capacity) {
+		q := v.Capacity[name]
 		if q.Sign() <= 0 {
 			errs = append(errs, field.Invalid(at.Child("capacity").Key(string(name)), q.String(), "must be greater than zero"))
 		}
 	}
-	if p := v.Spec.PersistentVolumeReclaimPolicy; p != "" {
+	if p := v.PersistentVolumeReclaimPolicy; p != "" {
 		errs = append(errs, oneOf(string(p), at.Child("persistentVolumeReclaimPolicy"), string(corev1.PersistentVolumeReclaimDelete), string(corev1.PersistentVolumeReclaimRecycle), string(corev1.PersistentVolumeReclaimRetain))...)
 	}
-	errs = append(errs, volumeMode(v.Spec.VolumeMode, at.Child("volumeMode"))...)
-	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
+	errs = append(errs, volumeMode(v.VolumeMode, at.Child("volumeMode"))...)
+	if a := v.NodeAffinity; a != nil && a.Required != nil {
 		errs = append(errs, nodeSelector(a.Required, at.Child("nodeAffinity", "required"))...)
 	}
-	switch n := countSources(&v.Spec.PersistentVolumeSource); {
+	switch n := countSources(&v.PersistentVolumeSource); {
 	case n == 0:
 		errs = append(errs, field.Required(at, "must specify a volume type"))
 	case n > 1:
 		errs = append(errs, field.Forbidden(at, "may not specify more than 1 volume type"))
 	}
-	if s := v.Spec.HostPath; s != nil {
+	if s := v.HostPath; s != nil {
 		errs = append(errs, hostPath(s, at.Child("hostPath"))...)
-		if s.Path == "/" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
+		if s.Path == "/" && v.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
 			errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
 		}
 	}
-	if s := v.Spec.Local; s != nil {
+	if s := v.Local; s != nil {
 		errs = append(errs, required(at.Child("local", "path"), s.Path)...)
-		if v.Spec.NodeAffinity == nil {
+		if v.NodeAffinity == nil {
 			errs = append(errs, field.Required(at.Child("nodeAffinity"), "Local volume requires node affinity"))
 		}
 	}
-	if s := v.Spec.NFS; s != nil {
+	if s := v.NFS; s != nil {
 		errs = append(errs, nfs(s, at.Child("nfs"))...)
 	}
-	if s := v.Spec.CSI; s != nil {
+	if s := v.CSI; s != nil {
 		errs = append(errs, required(at.Child("csi", "driver"), s.Driver)...)
 		errs = append(errs, required(at.Child("csi", "volumeHandle"), s.VolumeHandle)...)
 	}

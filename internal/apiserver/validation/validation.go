@@ -2,7 +2,8 @@
 //
 // Every rule is a pure function of the object (on update: of the new and the stored one) to a list of errors with field
 // paths and messages as kubectl users know them. The registry calls it after defaulting and mutating admission; it never
-// changes an object, reads a clock or looks at other objects.
+// changes an object or looks at other objects, and reads no clock but for one thing: that a pod's certificate was issued just
+// now.
 package validation
 
 import (
