@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -24,12 +25,15 @@ import (
 
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/resources"
+	"carob/internal/apiserver/services"
 )
 
 var (
 	servicesResource  = corev1.Resource("services")
 	endpointsResource = corev1.Resource("endpoints")
 	slicesResource    = discoveryv1.Resource("endpointslices")
+	addressesResource = networkingv1.Resource("ipaddresses")
+	rangesResource    = networkingv1.Resource("servicecidrs")
 )
 
 const kubernetesName = "kubernetes"
@@ -46,7 +50,7 @@ func (s *Server) seed(ctx context.Context) error {
 	defer raw.destroy()
 	for _, r := range s.descriptors(nil) {
 		switch r.GroupResource() {
-		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource, endpointsResource, slicesResource:
+		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource, endpointsResource, slicesResource, addressesResource, rangesResource:
 			st, _, err := b.Build(r)
 			if err != nil {
 				return err
@@ -54,10 +58,11 @@ func (s *Server) seed(ctx context.Context) error {
 			raw[r.GroupResource()] = st
 		}
 	}
+	s.allocator.Bind(raw[addressesResource])
 	if err := s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
 		return err
 	}
-	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) }}
+	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) }, func() error { return s.serviceRange(ctx, raw) }}
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		tasks = append(tasks, func() error {
 			return raw.create(ctx, corev1.Resource("namespaces"), "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -167,6 +172,32 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 		o.Endpoints, o.Ports = slice.Endpoints, slice.Ports
 		return true
 	})
+}
+
+// serviceRange shows the range of service addresses as an object.
+func (s *Server) serviceRange(ctx context.Context, raw stores) error {
+	want := s.allocator.Range()
+	err := raw.create(ctx, rangesResource, "", want.DeepCopy())
+	if err != nil {
+		return err
+	}
+	st, ctx := raw[rangesResource], apirequest.WithNamespace(ctx, "")
+	obj, err := st.Get(ctx, want.Name, &metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the service range: %w", err)
+	}
+	if len(obj.(*networkingv1.ServiceCIDR).Status.Conditions) > 0 {
+		return nil
+	}
+	_, _, err = st.Status().Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
+		services.Ready(c)
+		return c, nil
+	}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("make the service range ready: %w", err)
+	}
+	return nil
 }
 
 func (s *Server) port() int32 {

@@ -140,6 +140,11 @@ type Store struct {
 	Resource *Resource
 }
 
+// Status returns what serves /status of a kind that has one.
+func (s *Store) Status() *Subresource {
+	return NewSubresource(s, s.UpdateStrategy.(*Strategy).ForStatus())
+}
+
 var (
 	_ rest.StandardStorage    = (*Store)(nil)
 	_ rest.ShortNamesProvider = (*Store)(nil)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/util/dryrun"
@@ -29,8 +29,9 @@ import (
 
 // Allocator owns the service addresses and node ports.
 type Allocator struct {
-	ips   *addresses
-	ports *ports
+	ips     *addresses
+	ports   *ports
+	records atomic.Pointer[resources.Store] // of IPAddresses; see Bind
 }
 
 // NewAllocator returns an empty allocator for a range of addresses and a range of ports.
@@ -56,16 +57,23 @@ func (a *Allocator) Restore(ctx context.Context, s *resources.Store) error {
 	if err != nil {
 		return fmt.Errorf("read the stored services: %w", err)
 	}
-	return meta.EachListItem(list, func(o runtime.Object) error {
+	owners := map[netip.Addr]*corev1.Service{}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
 		svc := o.(*corev1.Service)
 		for _, ip := range allocatedIPs(svc) {
-			_ = a.ips.take(ip) // out of today's range or taken: nothing to restore
+			if a.ips.take(ip) == nil { // else out of today's range or taken: nothing to restore
+				owners[ip] = svc
+			}
 		}
 		for _, p := range nodePorts(svc) {
 			_ = a.ports.take(p)
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return a.restoreRecords(ctx, owners)
 }
 
 // Resource returns the descriptor of services, which allocates from a.
@@ -74,12 +82,6 @@ func (a *Allocator) Resource() *resources.Resource {
 	return resources.Of[corev1.Service, corev1.ServiceList](resources.Resource{
 		Kind: corev1.SchemeGroupVersion.WithKind("Service"), Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
 		Status: true, NoGeneration: true,
-		ValidateName: func(name string, prefix bool) []string {
-			if prefix {
-				name += "a" // the generated part ends it
-			}
-			return validation.IsDNS1035Label(name)
-		},
 		Fields: map[string]func(runtime.Object) string{
 			"spec.clusterIP": func(o runtime.Object) string { return svc(o).Spec.ClusterIP },
 			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
@@ -200,12 +202,20 @@ func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.Fin
 		rollback()
 		return nil, err
 	}
-	return func(_ context.Context, success bool) {
-		switch {
-		case !success || dry:
+	return func(ctx context.Context, success bool) {
+		if !success || dry {
 			rollback()
-		case old != nil:
+			return
+		}
+		var had []netip.Addr
+		if old != nil {
+			had = allocatedIPs(old)
 			a.release(old, s)
+		}
+		for _, ip := range allocatedIPs(s) {
+			if !slices.Contains(had, ip) {
+				a.write(ctx, ip, s)
+			}
 		}
 	}, nil
 }
@@ -317,6 +327,7 @@ func (a *Allocator) release(s, keep *corev1.Service) {
 	}
 	for _, ip := range allocatedIPs(s) {
 		if !slices.Contains(ips, ip) {
+			a.erase(ip)
 			a.ips.release(ip)
 		}
 	}

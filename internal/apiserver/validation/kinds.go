@@ -35,7 +35,7 @@ var kinds = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "ServiceAccount"):        func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
 	of(corev1.GroupName, "ConfigMap"):             func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
 	of(corev1.GroupName, "Secret"):                func() Rules { return rulesOf(nil, secret, secretUpdate) },
-	of(corev1.GroupName, "Service"):               func() Rules { return rulesOf(apivalidation.NameIsDNS1035Label, service, serviceUpdate) },
+	of(corev1.GroupName, "Service"):               func() Rules { return rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate) },
 	of(corev1.GroupName, "Endpoints"):             func() Rules { return rulesOf(nil, endpoints, nil) },
 	of(corev1.GroupName, "Event"):                 func() Rules { return Rules{Create: typed(event)} },
 	of(corev1.GroupName, "LimitRange"):            func() Rules { return rulesOf(nil, limitRange, nil) },

@@ -1,0 +1,84 @@
+package apiserver
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Service addresses show as IPAddress objects, and one made by somebody else keeps its address from services.
+func TestServiceAddressObjects(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	c := r.admin(t)
+	ctx := t.Context()
+	addresses := c.NetworkingV1().IPAddresses()
+	ranges, err := c.NetworkingV1().ServiceCIDRs().Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil || !meta.IsStatusConditionTrue(ranges.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
+		t.Fatalf("the default range is %v, %v", ranges, err)
+	}
+	if _, err := addresses.Get(ctx, "10.96.0.1", metav1.GetOptions{}); err != nil {
+		t.Errorf("the address of the kubernetes Service: %v", err)
+	}
+	create := func(name, ip string) (*corev1.Service, error) {
+		return c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	}
+	svc, err := create("9-digits-first", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := a.Spec.ParentRef; p.Resource != "services" || p.Namespace != "default" || p.Name != svc.Name || a.Labels[networkingv1.LabelManagedBy] != "ipallocator.k8s.io" {
+		t.Errorf("the record is %v %v", a.Labels, p)
+	}
+	if err := c.CoreV1().Services("default").Delete(ctx, svc.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addresses.Get(ctx, svc.Spec.ClusterIP, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after the service: %v, want not found", err)
+	}
+
+	mine := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.7.7"},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.com", Resource: "gateways", Name: "g"}}}
+	if _, err := addresses.Create(ctx, mine, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create("taken", "10.96.7.7"); err == nil || !strings.Contains(err.Error(), "provided IP is already allocated") {
+		t.Errorf("a service with the reserved address: %v", err)
+	}
+	if err := addresses.Delete(ctx, mine.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create("taken", "10.96.7.7"); err != nil {
+		t.Errorf("after the reservation: %v", err)
+	}
+	if _, err := addresses.Create(ctx, mine, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("reserving a service's address: %v", err)
+	}
+
+	// What a crash left is put in order: a record of nobody goes, a missing one comes back.
+	stray := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.9.9", Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}, Spec: mine.Spec}
+	if _, err := addresses.Create(ctx, stray, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := addresses.Delete(ctx, "10.96.7.7", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	again := start(t, dir).admin(t).NetworkingV1().IPAddresses()
+	if _, err := again.Get(ctx, stray.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the stray record: %v, want not found", err)
+	}
+	if _, err := again.Get(ctx, "10.96.7.7", metav1.GetOptions{}); err != nil {
+		t.Errorf("the missing record: %v", err)
+	}
+}
