@@ -163,14 +163,17 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	labels := pl.openLabels(p)
 	null := p.tree("/dev/null", false)
-	p.attr(null, 0, unix.MS_PRIVATE, false, noUserNS)
+	p.attr(null, unix.MOUNT_ATTR_RDONLY, unix.MS_PRIVATE, false, noUserNS) // or its root could change the host's mode
 	// Sources are opened while our mounts are still peers of the host's, so
 	// that a shared one stays one.
 	volumes, err := pl.openVolumes(p)
 	if err != nil {
 		return nil, err
 	}
-	etc := map[string]int{}
+	etc, etcAttr := map[string]int{}, uint64(0)
+	if sc.GetReadonlyRootfs() {
+		etcAttr = unix.MOUNT_ATTR_RDONLY
+	}
 	for _, target := range sortedKeys(pl.etc) {
 		if !mountsAt(c.Mounts, target) {
 			etc[target] = p.tree(pl.etc[target], false)
@@ -190,7 +193,7 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	pl.mountSystem(p, sc.GetPrivileged(), shm, views)
 	for _, target := range sortedKeys(etc) {
-		p.attr(etc[target], 0, unix.MS_PRIVATE, false, userns)
+		p.attr(etc[target], etcAttr, unix.MS_PRIVATE, false, userns)
 		p.attach(etc[target], target, procNever)
 	}
 	for _, v := range volumes {
@@ -271,6 +274,7 @@ func withHome(env []string, home string) []string {
 // user's process. The order of seccomp is runc's, so that profiles written for
 // it hold: before the credentials change unless no_new_privs lets it be last.
 func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContext, l labels, id *identity, cwd string, argv, env []string) {
+	p.stdio(id)
 	if pl.apparmor != "" {
 		p.writeSlot(l.apparmor, "exec "+pl.apparmor)
 	}

@@ -34,6 +34,7 @@ const (
 	opAsk
 	opKeyring
 	opTTY
+	opStdio
 	opSeccomp
 	opCwd
 	opCreds
@@ -220,6 +221,11 @@ func (p *program) keyring(name string) { p.add(record{code: opKeyring, s: [4]str
 // socket; console also shows it as /dev/console.
 func (p *program) tty(rows, cols uint32, console bool, uid uint32) {
 	p.add(record{code: opTTY, n: [4]int64{int64(rows), int64(cols), b2i(console), int64(uid)}})
+}
+
+// stdio makes the standard streams those of a user in the container.
+func (p *program) stdio(id *identity) {
+	p.add(record{code: opStdio, n: [4]int64{int64(id.UID), int64(id.GID)}})
 }
 
 func (p *program) seccomp(filter []byte, flags uint) {

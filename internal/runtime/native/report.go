@@ -166,6 +166,8 @@ func (p *program) failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("chdir to cwd (%q) set in config.json failed: %w", o.s[0], errno)
 	case opWrite:
 		return fmt.Errorf("write %q to %q: %w", o.s[1], o.s[0], errno)
+	case opStdio:
+		return fmt.Errorf("giving the process its standard streams (/dev/null of the container): %w", errno)
 	case opSeccomp:
 		return fmt.Errorf("error loading seccomp filter into kernel: %w", errno)
 	case opCreds:

@@ -261,9 +261,42 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 		if path == "" || strings.Contains(path, "..") || strings.HasPrefix(path, "/") {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
 		}
+		if why := sysctlRefused(s, path); why != "" {
+			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: %s", name, why)
+		}
 		out["/proc/sys/"+path] = value
 	}
 	return out, nil
+}
+
+// sysctlRefused says why a pod may not have a value of its own for a file below
+// /proc/sys; "" when one of the pod's own namespaces holds it.
+func sysctlRefused(s *sandbox, path string) string {
+	switch path {
+	case "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/shmall", "kernel/shmmax", "kernel/shmmni", "kernel/shm_rmid_forced":
+		if s.options().GetIpc() == cri.NamespaceMode_NODE {
+			return "not allowed in the host's IPC namespace"
+		}
+		return ""
+	case "kernel/domainname":
+		if s.hostNetwork() {
+			return "not allowed in the host's UTS namespace"
+		}
+		return ""
+	}
+	switch {
+	case strings.HasPrefix(path, "fs/mqueue/"):
+		if s.options().GetIpc() == cri.NamespaceMode_NODE {
+			return "not allowed in the host's IPC namespace"
+		}
+		return ""
+	case strings.HasPrefix(path, "net/"):
+		if s.hostNetwork() {
+			return "not allowed in the host's network namespace"
+		}
+		return ""
+	}
+	return "it is not in a separate kernel namespace, so it would change the host"
 }
 
 func (r *Runtime) setupMonitor(s *sandbox, owner *holder) error {

@@ -27,7 +27,7 @@
 enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
 	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH, OP_PIVOT,
-	OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_SECCOMP, OP_CWD, OP_CREDS, OP_NO_NEW_PRIVS, OP_LOOKUP,
+	OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS, OP_NO_NEW_PRIVS, OP_LOOKUP,
 	OP_EXEC, OP_GATE,
 };
 
@@ -283,15 +283,29 @@ static int op_ask(char *s[4])
 	return recv(FD_STATUS, S.at, size, MSG_WAITALL) == size ? 0 : -1;
 }
 
-static int op_creds(char *s, uint32_t len, uint64_t bounding, uint64_t caps, uint64_t inheritable, uint64_t ambient)
+// op_stdio gives a user its streams: pipes become its own, so that /dev/stdout opens again;
+// instead of the host's /dev/null, whose mode root could change, it gets the container's.
+static int op_stdio(uid_t uid, gid_t gid)
 {
 	struct stat st;
+	for (int i = 0; i < 3; i++) {
+		if (fstat(i, &st) < 0)
+			return -1;
+		if ((S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && uid && fchown(i, uid, gid) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
+			return -1;
+		if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)) {
+			int fd = open("/dev/null", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+			if (fd < 0 || fstat(fd, &st) < 0 || st.st_rdev != makedev(1, 3) || keep(dup2(fd, i), fd) < 0)
+				return errno = ENODEV, -1;
+		}
+	}
+	return 0;
+}
+
+static int op_creds(char *s, uint32_t len, uint64_t bounding, uint64_t caps, uint64_t inheritable, uint64_t ambient)
+{
 	uint32_t *id = grab(len + 8), n = len / 4; // user, group, further groups
 	memcpy(id, s, len);
-	for (int i = 0; i < 3; i++) // so that the user can open /dev/stdout again
-		if (id[0] && fstat(i, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && fchown(i, id[0], id[1]) < 0 &&
-		    errno != EPERM && errno != EINVAL && errno != EROFS)
-			return -1;
 	for (int i = 0; i < 64; i++)
 		if (!(bounding >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0) < 0) {
 			if (errno == EINVAL)
@@ -478,6 +492,8 @@ static int run(struct record *o, char *s[4])
 		return syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, *s[0] ? s[0] : NULL) < 0 ? -1 : 0;
 	case OP_TTY:
 		return op_tty(n[0], n[1], n[2], n[3]);
+	case OP_STDIO:
+		return op_stdio(n[0], n[1]);
 	case OP_SECCOMP:
 		return op_seccomp(s[0], o->len[0], n[0]);
 	case OP_CWD:
@@ -496,8 +512,6 @@ static int run(struct record *o, char *s[4])
 		op_lookup(s[2]);
 		return 0;
 	case OP_EXEC:
-		if (!S.argv)
-			break;
 		umask(022);
 		report('X', 0, 0, NULL, 0);
 		syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);

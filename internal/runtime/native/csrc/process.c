@@ -222,7 +222,6 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	if (c->tty) {
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
 			goto out;
-		stdio[0] = stdio[1] = stdio[2] = null_fd;
 	} else {
 		if ((m->n[0] & STDIN) && (pipe2(in, O_CLOEXEC) < 0 || nonblocking(in[1]) < 0))
 			goto out;
@@ -235,11 +234,9 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	r = c->pid = spawn(fd[0], fd[1], fd[2], stdio, sock[1], -1, m->n[1], pidns, cgroup, &c->pidfd);
 out:;
 	int e = errno;
-	close(in[0]), close(out[1]), close(err[1]), close(sock[1]);
-	if (cgroup >= 0)
-		close(cgroup);
+	keep(0, in[0]), keep(0, out[1]), keep(0, err[1]), keep(0, sock[1]), keep(0, cgroup);
 	if (r < 0) {
-		close(in[1]), close(out[0]), close(err[0]), close(sock[0]);
+		keep(0, in[1]), keep(0, out[0]), keep(0, err[0]), keep(0, sock[0]);
 		shut(&c->log), shut(&c->oom), shut(&c->dir);
 		free(c->log_path);
 		free(c);

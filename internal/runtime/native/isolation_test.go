@@ -1,0 +1,437 @@
+package native
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestMain makes this binary the attacker when a test mounts it into a container
+// (attack_test.go).
+func TestMain(m *testing.M) {
+	if name := os.Getenv("ATTACK"); name != "" {
+		attack(name)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// What a kubelet hides and protects in each container.
+var (
+	kubeMasked = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	kubeReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// attacker makes a container run an attack as a Kubernetes pod without any
+// securityContext would: root, the default capabilities, no seccomp profile.
+func attacker(name string, change ...func(*cri.ContainerConfig)) func(*cri.ContainerConfig) {
+	return func(c *cri.ContainerConfig) {
+		self, _ := os.Executable()
+		c.Command = []string{"/attack"}
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "ATTACK", Value: []byte(name)})
+		c.Mounts = append(c.Mounts, &cri.Mount{ContainerPath: "/attack", HostPath: self, Readonly: true})
+		c.Linux.SecurityContext.MaskedPaths, c.Linux.SecurityContext.ReadonlyPaths = kubeMasked, kubeReadonly
+		for _, f := range change {
+			f(c)
+		}
+	}
+}
+
+// needAttacker skips where this binary can't run in a container.
+func needAttacker(t *testing.T) {
+	t.Helper()
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Section(".interp") != nil {
+		t.Skip("the attacker is this test binary, which is linked dynamically: set CGO_ENABLED=0")
+	}
+}
+
+// judge reads what an attacker wrote: each attempt is a line, "blocked: …" or
+// "ESCAPED: …", and the last line is "done".
+func (w *world) judge(sbc *cri.PodSandboxConfig, id, name string) []string {
+	w.tb.Helper()
+	st := w.wait(id)
+	text := w.log(sbc, name)
+	var lines []string
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		line = strings.TrimPrefix(strings.TrimPrefix(line, "stdout F "), "stderr F ")
+		if strings.HasPrefix(line, "ESCAPED") {
+			w.tb.Errorf("%s: %s", name, line)
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) == 0 || lines[len(lines)-1] != "done" {
+		w.tb.Errorf("%s did not come to its end (exit %d):\n%s", name, st.ExitCode, text)
+	}
+	return lines
+}
+
+func addCaps(names ...string) func(*cri.ContainerConfig) {
+	return securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.Capabilities = &cri.Capability{AddCapabilities: names}
+	})
+}
+
+// TestBreakOut runs each attack in a container of its own.
+func TestBreakOut(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
+	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	plain, plainCfg := w.sandbox("plain")
+	mapped, mappedCfg := w.sandbox("mapped", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns })
+	shared, sharedCfg := w.sandbox("shared", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+	})
+	neighbour, neighbourCfg := w.sandbox("neighbour")
+	w.run(neighbour, neighbourCfg, "victim", attacker("victim"))
+	inUserNS := securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns })
+	ro := filepath.Join(w.dir, "ro")
+	os.MkdirAll(filepath.Join(ro, "below"), 0o777)
+	if err := unix.Mount("tmpfs", filepath.Join(ro, "below"), "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(filepath.Join(ro, "below"), unix.MNT_DETACH) })
+	readonly := func(c *cri.ContainerConfig) {
+		c.Mounts = append(c.Mounts, &cri.Mount{ContainerPath: "/ro", HostPath: ro, Readonly: true, RecursiveReadOnly: true})
+	}
+	victim, _ := w.r.sandbox(neighbour)
+	hostPIDs := func(c *cri.ContainerConfig) {
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "PIDS", Value: fmt.Append(nil, os.Getpid(), " ", victim.rec.Monitor)})
+	}
+	null := hostNull(t)
+	for _, c := range []struct {
+		name   string
+		sb     string
+		sbc    *cri.PodSandboxConfig
+		change []func(*cri.ContainerConfig)
+	}{
+		{"kernel-files", plain, plainCfg, nil},
+		{"kernel-files", mapped, mappedCfg, []func(*cri.ContainerConfig){inUserNS}},
+		{"devices", plain, plainCfg, nil},
+		{"devices", mapped, mappedCfg, []func(*cri.ContainerConfig){inUserNS}},
+		{"cgroups", plain, plainCfg, nil},
+		{"cgroups", mapped, mappedCfg, []func(*cri.ContainerConfig){inUserNS, addCaps("SYS_ADMIN")}},
+		{"null", plain, plainCfg, nil},
+		{"mounts", plain, plainCfg, []func(*cri.ContainerConfig){readonly}},
+		{"mounts", mapped, mappedCfg, []func(*cri.ContainerConfig){inUserNS, readonly, addCaps("SYS_ADMIN")}},
+		{"own-userns", plain, plainCfg, []func(*cri.ContainerConfig){readonly}},
+		{"processes", plain, plainCfg, []func(*cri.ContainerConfig){hostPIDs, addCaps("SYS_PTRACE")}},
+		{"pod-init", shared, sharedCfg, []func(*cri.ContainerConfig){
+			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.Pid = cri.NamespaceMode_POD })}},
+		{"abstract-sockets", plain, plainCfg, nil},
+		{"ipc", plain, plainCfg, nil},
+		{"keyrings", plain, plainCfg, nil},
+		{"descriptors", plain, plainCfg, nil},
+		{"descriptors", plain, plainCfg, []func(*cri.ContainerConfig){func(c *cri.ContainerConfig) { c.Stdin = true }}},
+		{"net", plain, plainCfg, nil},
+	} {
+		name := fmt.Sprintf("%s-%s-%d", c.name, c.sbc.Metadata.Name, len(c.change))
+		t.Run(name, func(t *testing.T) {
+			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
+			id := w.run(c.sb, c.sbc, name, append([]func(*cri.ContainerConfig){attacker(c.name)}, c.change...)...)
+			t.Log(strings.Join(w.judge(c.sbc, id, name), "\n"))
+		})
+	}
+	if now := hostNull(t); now != null {
+		t.Errorf("the host's /dev/null was %v, is %v", null, now)
+	}
+}
+
+func hostNull(t *testing.T) [3]uint32 {
+	var st unix.Stat_t
+	if err := unix.Stat("/dev/null", &st); err != nil {
+		t.Fatal(err)
+	}
+	return [3]uint32{st.Mode, st.Uid, st.Gid}
+}
+
+// TestSetuid: with no_new_privs a setuid program of the image stays what its caller
+// is; without, it works (so the test can fail).
+func TestSetuid(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	sb, sbc := w.sandbox("setuid")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(w.dir, "image", "bin", "become-root")
+	if err := os.WriteFile(program, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(program, 0o755|os.ModeSetuid)
+	for _, nnp := range []bool{true, false} {
+		name, want := fmt.Sprint("nnp-", nnp), map[bool]string{true: "1000", false: "0"}[nnp]
+		id := w.run(sb, sbc, name, attacker("euid"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: 1000}, nnp
+		}), func(c *cri.ContainerConfig) { c.Command = []string{"become-root"} })
+		if got := w.judge(sbc, id, name)[0]; got != want {
+			t.Errorf("no_new_privs %v: effective user %s, want %s", nnp, got, want)
+		}
+	}
+}
+
+// TestOverwriteHelper is CVE-2019-5736: an image whose program is the one that starts
+// it, and a process of the container that waits for a runtime's program to write to.
+func TestOverwriteHelper(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	sb, sbc := w.sandbox("overwrite", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER })
+	evil := filepath.Join(w.dir, "image", "bin", "evil")
+	if err := os.WriteFile(evil, []byte("#!/proc/self/exe\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	id := w.run(sb, sbc, "scan", attacker("overwrite"), addCaps("SYS_PTRACE"))
+	for range 40 {
+		w.exec(id, "evil")
+		w.exec(id, "true")
+		if !w.running(id) {
+			break
+		}
+	}
+	if _, err := w.exec(id, "touch", "/tmp/stop"); err != nil {
+		t.Fatal(err)
+	}
+	lines := w.judge(sbc, id, "scan")
+	t.Log(strings.Join(lines, "\n"))
+	if !strings.HasPrefix(lines[0], "blocked: ") {
+		t.Errorf("the attacker never met a helper: %q", lines)
+	}
+	// Whatever it did, the helper still works.
+	if x, err := w.exec(w.run(sb, sbc, "after", shell("sleep 100")), "echo", "fine"); err != nil || string(x.Stdout) != "fine\n" {
+		t.Errorf("%v %v", x, err)
+	}
+}
+
+func (w *world) running(id string) bool {
+	c, err := w.r.container(id)
+	return err == nil && c.running()
+}
+
+// TestWorkingDirectoryOfDescriptors is CVE-2024-21626: no descriptor of ours is a way out.
+func TestWorkingDirectoryOfDescriptors(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("cwd")
+	for n := 0; n < 24; n++ {
+		name := fmt.Sprint("fd", n)
+		id := w.create(sb, sbc, name, shell("cat /host-secret; ls -d ../../../../../../../etc/hostname.host; pwd"), func(c *cri.ContainerConfig) {
+			c.WorkingDir = fmt.Sprintf("/proc/self/fd/%d", n)
+		})
+		_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+		if err == nil {
+			w.wait(id)
+			if got := w.log(sbc, name); !strings.Contains(got, "stdout F /") || strings.Contains(got, "unreachable") {
+				t.Errorf("%s: started at %q", name, got)
+			}
+		}
+	}
+	id := w.run(sb, sbc, "target", shell("sleep 1000"), func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp/w" })
+	// A directory that is replaced by a link to a descriptor before an exec.
+	for n := 0; n < 24; n++ {
+		script := fmt.Sprintf("cd /; rm -rf /tmp/w; ln -s /proc/self/fd/%d /tmp/w", n)
+		if x, err := w.exec(id, "sh", "-c", script); err == nil && x.ExitCode != 0 {
+			t.Fatal(x)
+		}
+		x, err := w.exec(id, "readlink", "/proc/self/cwd")
+		if err == nil && x.ExitCode == 0 && !strings.HasPrefix(string(x.Stdout), "/") {
+			t.Errorf("fd %d: working directory %q", n, x.Stdout)
+		}
+		w.exec(id, "rm", "-f", "/tmp/w") // fails when the link leads to nowhere to stand
+		if x, err := w.exec(id, "rm", "-f", "/tmp/w"); err != nil {
+			c, _ := w.r.container(id)
+			os.Remove(filepath.Join(w.dir, "layers", c.rec.ID, "u", "tmp", "w"))
+			_ = x
+		}
+	}
+}
+
+// TestSwappedMountPoint is CVE-2021-30465: one container swaps a directory of a shared
+// volume for a link while others mount something onto it.
+func TestSwappedMountPoint(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	sb, sbc := w.sandbox("swap")
+	victim := filepath.Join(w.dir, "victim")
+	vol, data := filepath.Join(w.dir, "vol"), filepath.Join(w.dir, "data")
+	for _, d := range []string{victim, vol, data} {
+		os.Mkdir(d, 0o777)
+	}
+	os.WriteFile(filepath.Join(data, "marker"), nil, 0o644)
+	share := &cri.Mount{ContainerPath: "/vol", HostPath: vol}
+	swapper := w.run(sb, sbc, "swapper", attacker("swap"), func(c *cri.ContainerConfig) {
+		c.Mounts = append(c.Mounts, share)
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "VICTIM", Value: []byte(victim)})
+	})
+	var inside, refused int
+	for i := range 60 {
+		name := fmt.Sprint("mounter", i)
+		id := w.create(sb, sbc, name, shell("echo started; test -e /vol/place/sub/marker -o -e "+victim+"/sub/marker && echo inside"), func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{share, {ContainerPath: "/vol/place/sub", HostPath: data}}
+		})
+		if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
+			refused++
+		} else {
+			w.wait(id)
+			if strings.Contains(w.log(sbc, name), "inside") {
+				inside++
+			}
+		}
+		left, err := os.ReadDir(victim)
+		if err != nil || len(left) > 0 {
+			t.Fatalf("round %d: the host's directory has %v, %v", i, left, err)
+		}
+		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d saw their volume, %d were refused", inside, refused)
+	if inside == 0 {
+		t.Error("no container ever started: nothing was raced")
+	}
+	if _, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: swapper}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMountsOverTheKernel: nothing replaces the kernel's own files, whatever links the image has.
+func TestMountsOverTheKernel(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("over")
+	image := filepath.Join(w.dir, "image")
+	os.Symlink("/proc", filepath.Join(image, "link"))
+	os.Symlink("/proc/self/attr", filepath.Join(image, "deep"))
+	data := filepath.Join(w.dir, "data")
+	os.Mkdir(data, 0o777)
+	os.WriteFile(filepath.Join(data, "file"), []byte("mine"), 0o644)
+	for i, c := range []struct {
+		m    *cri.Mount
+		want string // of the error; "" starts
+	}{
+		{&cri.Mount{ContainerPath: "/proc", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/proc/self", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/proc/sys/kernel", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/proc/version", HostPath: data + "/file"}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/link", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/link/sys", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/deep", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/tmp/../proc", HostPath: data}, "inside /proc"},
+		{&cri.Mount{ContainerPath: "/", HostPath: data}, "root can't be mounted over"},
+		{&cri.Mount{ContainerPath: "/proc", HostPath: "/proc"}, ""},
+		{&cri.Mount{ContainerPath: "/proc/meminfo", HostPath: data + "/file"}, ""},
+	} {
+		cfg := containerConfig(sbc, fmt.Sprint("c", i), shell("true"), func(k *cri.ContainerConfig) { k.Mounts = []*cri.Mount{c.m} })
+		resp, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
+		if err == nil {
+			_, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: resp.ContainerId})
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s at %s: %v, want %q", c.m.HostPath, c.m.ContainerPath, err, c.want)
+		}
+	}
+	for _, dir := range []string{"proc", "dev", "sys"} {
+		os.Rename(filepath.Join(image, dir), filepath.Join(image, "was-"+dir))
+		os.Symlink("/tmp/fake", filepath.Join(image, dir))
+		id := w.create(sb, sbc, "linked-"+dir, shell("true"))
+		_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+		if err == nil || !strings.Contains(err.Error(), "symbolic link") {
+			t.Errorf("an image whose /%s is a link: %v", dir, err)
+		}
+		os.Remove(filepath.Join(image, dir))
+		os.Rename(filepath.Join(image, "was-"+dir), filepath.Join(image, dir))
+	}
+}
+
+// TestForkBomb: what a container starts in its first moment counts against the pod's limit.
+func TestForkBomb(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	sb, sbc := w.sandbox("bomb")
+	const most = 24
+	group := w.cfg.CgroupRoot + "/bomb"
+	if err := w.r.groups.make(group); err != nil {
+		t.Fatal(err)
+	}
+	dir := w.r.groups.of("pids", group)
+	if dir == "" {
+		t.Skip("no pids controller")
+	}
+	if err := put(dir+"/pids.max", fmt.Sprint(most)); err != nil {
+		t.Fatal(err)
+	}
+	var peak, outside atomic.Int64
+	ctx, cancel := context.WithCancel(bg)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for ctx.Err() == nil {
+			peak.Store(max(peak.Load(), int64(number(dir+"/pids.current"))))
+			outside.Store(max(outside.Load(), int64(len(pidsBelow(w.r.groups.tree[0].mount+w.r.monitors)))))
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	id := w.run(sb, sbc, "c", attacker("bomb"))
+	for range 5000 {
+		if peak.Load() >= most {
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	if _, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-watched
+	if p := peak.Load(); p != most {
+		t.Errorf("at most %d processes, want the limit %d", p, most)
+	}
+	if n := outside.Load(); n > 2 { // the monitor, and a helper before its first operation
+		t.Errorf("%d processes in the monitors' cgroup", n)
+	}
+	if left := pidsBelow(dir); len(left) > 0 {
+		t.Errorf("processes left: %v", left)
+	}
+}
+
+// TestHostSysctls: a pod's sysctl never changes the host.
+func TestHostSysctls(t *testing.T) {
+	w := newWorld(t)
+	host := func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Network, c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
+	}
+	for i, c := range []struct {
+		name   string
+		change func(*cri.PodSandboxConfig)
+	}{
+		{"kernel.core_pattern", nil}, {"kernel/core_pattern", nil}, {"kernel.hostname", nil}, {"vm.overcommit_memory", nil}, {"fs.file-max", nil},
+		{"net/../kernel/core_pattern", nil}, {"net.ipv4.ip_forward", host}, {"kernel.shmmax", host}, {"fs.mqueue.msg_max", host}, {"kernel.domainname", host},
+	} {
+		cfg := w.sandboxConfig(fmt.Sprint("sysctl", i), func(s *cri.PodSandboxConfig) {
+			if c.change != nil {
+				c.change(s)
+			}
+			s.Linux.Sysctls = map[string]string{c.name: "1"}
+		})
+		if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
