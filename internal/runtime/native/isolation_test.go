@@ -195,7 +195,9 @@ func TestSetuid(t *testing.T) {
 func TestOverwriteHelper(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
-	sb, sbc := w.sandbox("overwrite", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER })
+	sb, sbc := w.sandbox("overwrite", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER
+	})
 	evil := filepath.Join(w.dir, "image", "bin", "evil")
 	if err := os.WriteFile(evil, []byte("#!/proc/self/exe\n"), 0o755); err != nil {
 		t.Fatal(err)
