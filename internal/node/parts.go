@@ -191,7 +191,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	})
 	if cfg.Listener != nil {
 		if p.server, err = stream.New(stream.Config{
-			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name,
+			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name, Root: cfg.RootDir,
 			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Logger: klog.FromContext(ctx).WithName("server"),
 		}); err != nil {
 			return nil, fmt.Errorf("node agent: server: %w", err)

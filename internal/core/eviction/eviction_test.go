@@ -245,6 +245,17 @@ func TestExplain(t *testing.T) {
 	if a := n.Annotations; a["offending_containers"] != "c" || a["offending_containers_usage"] != "64Mi" || a["starved_resource"] != "memory" {
 		t.Errorf("annotations: %v", a)
 	}
+	u.Containers = append(u.Containers, ContainerUsage{Name: "debugger", Memory: 1 << 30}) // ephemeral: it can't ask for anything
+	u.Memory = 65 << 20
+	u.Pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("20Mi")}}
+	n = Explain(th[0], nil, u)
+	if want := "The node was low on resource: memory. Pod p was using 65Mi, request is 20Mi, has larger consumption of memory. " +
+		"Container c was using 64Mi, request is 10Mi, has larger consumption of memory. "; n.Message != want {
+		t.Errorf("got  %q\nwant %q", n.Message, want)
+	}
+	if a := n.Annotations; a["offending_pod"] != "p" || a["offending_pod_usage"] != "65Mi" {
+		t.Errorf("annotations: %v", a)
+	}
 	n = Explain(th[1], []Observation{{NodeFsAvailable, 5 << 30, 100 << 30}}, Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1 << 20}}})
 	if want := "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 5Gi. " +
 		"Container c was using 2Mi, request is 0, has larger consumption of ephemeral-storage. "; n.Message != want {

@@ -127,6 +127,13 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 	if o, ok := find(all, t.Signal); ok {
 		message += fmt.Sprintf("Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name), quantity(o.Available, name))
 	}
+	notes := map[string]string{"starved_resource": string(name)}
+	if r := u.Pod.Spec.Resources; r != nil && name == corev1.ResourceMemory {
+		if request, ok := r.Requests[name]; ok {
+			message += fmt.Sprintf("Pod %s was using %s, request is %s, has larger consumption of %v. ", u.Pod.Name, quantity(u.Memory, name), request.String(), name)
+			notes["offending_pod"], notes["offending_pod_usage"] = u.Pod.Name, quantity(u.Memory, name)
+		}
+	}
 	var who, used []string
 	for i := range u.Containers {
 		c := &u.Containers[i]
@@ -139,27 +146,27 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 		default:
 			continue
 		}
-		request := requestOf(u.Pod, c.Name, name)
-		if uses <= request.Value() {
+		request, ok := requestOf(u.Pod, c.Name, name)
+		if !ok || uses <= request.Value() {
 			continue
 		}
 		message += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, quantity(uses, name), request.String(), name)
 		who, used = append(who, c.Name), append(used, quantity(uses, name))
 	}
-	return Notice{Message: message, Annotations: map[string]string{
-		"offending_containers": strings.Join(who, ","), "offending_containers_usage": strings.Join(used, ","), "starved_resource": string(name),
-	}}
+	notes["offending_containers"], notes["offending_containers_usage"] = strings.Join(who, ","), strings.Join(used, ",")
+	return Notice{Message: message, Annotations: notes}
 }
 
-func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) resource.Quantity {
+// requestOf is what a container asks for; false: it can't ask, ephemeral ones don't.
+func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) (resource.Quantity, bool) {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == container {
-				return list[i].Resources.Requests[name]
+				return list[i].Resources.Requests[name], true
 			}
 		}
 	}
-	return resource.Quantity{}
+	return resource.Quantity{}, false
 }
 
 // quantity writes bytes with a binary suffix, pieces with a decimal one.

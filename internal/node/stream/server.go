@@ -61,6 +61,7 @@ type Config struct {
 	TLS          *tls.Config  // certificate of the node and ClientCAs
 	AllowedUsers []string     // common names of client certificates, e.g. "kube-apiserver-kubelet-client"
 	NodeName     string
+	Root         string // on the file system that pods use
 	Pods         Pods
 	Runtime      Runtime
 	Handlers     map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication

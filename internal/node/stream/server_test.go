@@ -606,6 +606,11 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
 	}
+	for _, want := range []string{"node_cpu_usage_seconds_total ", "node_memory_working_set_bytes "} {
+		if !strings.Contains(text, "\n"+want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
 	_, text = w.get("api", "/pods")
 	var pods corev1.PodList
 	if err := json.Unmarshal([]byte(text), &pods); err != nil || pods.Kind != "PodList" || len(pods.Items) != 1 {

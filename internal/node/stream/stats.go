@@ -36,15 +36,11 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(text) // the client may have gone
 }
 
-// summary is the part of the kubelet's stats summary that the runtime can fill.
+// summary is the part of the kubelet's stats summary that runtime and machine can fill.
 // Absent figures are left out, never zero.
 type summary struct {
 	Node nodeStats  `json:"node"`
 	Pods []podStats `json:"pods"`
-}
-
-type nodeStats struct {
-	NodeName string `json:"nodeName"`
 }
 
 type podStats struct {
@@ -86,9 +82,13 @@ type memoryStats struct {
 }
 
 type fsStats struct {
-	Time       time.Time `json:"time"`
-	UsedBytes  *uint64   `json:"usedBytes,omitempty"`
-	InodesUsed *uint64   `json:"inodesUsed,omitempty"`
+	Time           time.Time `json:"time"`
+	AvailableBytes *uint64   `json:"availableBytes,omitempty"`
+	CapacityBytes  *uint64   `json:"capacityBytes,omitempty"`
+	UsedBytes      *uint64   `json:"usedBytes,omitempty"`
+	InodesFree     *uint64   `json:"inodesFree,omitempty"`
+	Inodes         *uint64   `json:"inodes,omitempty"`
+	InodesUsed     *uint64   `json:"inodesUsed,omitempty"`
 }
 
 // sample is what the runtime measured of one container of a pod that we know.
@@ -138,7 +138,7 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), httpCode(err))
 		return
 	}
-	out := summary{Node: nodeStats{NodeName: s.cfg.NodeName}, Pods: []podStats{}}
+	out := summary{Node: measureNode(s.cfg.NodeName, s.cfg.Root), Pods: []podStats{}}
 	whole := s.sandboxStats(req)
 	for _, m := range samples {
 		n := len(out.Pods)
@@ -235,6 +235,15 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 		if c := m.stats.Memory; c.GetWorkingSetBytes() != nil {
 			fmt.Fprintf(w, "container_memory_working_set_bytes{%s} %d %d\n", labels(m), c.WorkingSetBytes.Value, c.Timestamp/1e6)
 		}
+	}
+	node := measureNode(s.cfg.NodeName, "")
+	if c := node.CPU; c != nil {
+		family("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds")
+		fmt.Fprintf(w, "node_cpu_usage_seconds_total %g %d\n", float64(*c.UsageCoreNanoSeconds)/1e9, c.Time.UnixMilli())
+	}
+	if m := node.Memory; m != nil {
+		family("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes")
+		fmt.Fprintf(w, "node_memory_working_set_bytes %d %d\n", *m.WorkingSetBytes, m.Time.UnixMilli())
 	}
 	family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds")
 	for _, m := range samples {
