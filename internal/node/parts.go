@@ -165,6 +165,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
 		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
 		PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: func() { p.reporter.Poke() },
+		Reclaim: p.pods.NodeChanged,
 	})
 	if cfg.ShutdownGrace > 0 {
 		p.shutdown = shutdown.New(shutdown.Config{
@@ -269,7 +270,7 @@ func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
 	}
 	return func() podlife.Node {
 		n := fixed
-		n.NetworkProblem = p.health.networkProblem()
+		n.NetworkProblem, n.DiskShort = p.health.networkProblem(), p.eviction.DiskShort()
 		return n
 	}
 }

@@ -37,6 +37,7 @@ type Node struct {
 	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
 	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
+	DiskShort       bool          // pods that ended give up their containers before others are evicted (L7.147)
 }
 
 // Stop asks for the end of a pod that its owner did not delete (L7.150, L7.156, L3.40).

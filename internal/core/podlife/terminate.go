@@ -157,6 +157,10 @@ func (m *machine) cleanUp() {
 		for i := range o.Containers {
 			m.remove(&o.Containers[i], true, "the pod was evicted")
 		}
+	case m.in.Node.DiskShort:
+		for i := range o.Containers {
+			m.remove(&o.Containers[i], true, "the node is short of disk")
+		}
 	}
 	if m.in.Gone && !o.Volumes.Present && len(o.Sandboxes) == 0 && len(o.Containers) == 0 && len(m.s.InFlight) == 0 {
 		m.s.Life = Finished

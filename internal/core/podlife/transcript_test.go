@@ -25,7 +25,7 @@ import (
 //	up                       the same, brought up quietly as far as it goes by itself, and watched
 //	watch                    from here on, also what kubectl get shows: READY, STATUS, RESTARTS
 //	again                    another world, for another story
-//	node KEY=VALUE…          network, backoff-max, image (present on the machine), image-error=IMAGE, invalid-image=IMAGE (the body says why)
+//	node KEY=VALUE…          network, disk-short, backoff-max, image (present on the machine), image-error=IMAGE, invalid-image=IMAGE (the body says why)
 //	ok KEY… [code=N] [ignored]  the actions end well, with their effect on the world; a resize without it when ignored
 //	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
 //	fail KEY [reason=R] [created] [permanent]   the body is the message
@@ -108,6 +108,9 @@ func (w *world) command(d *datadriven.TestData) string {
 	case "node":
 		if has("network") {
 			w.in.Node.NetworkProblem = d.Input
+		}
+		if has("disk-short") {
+			w.in.Node.DiskShort = true
 		}
 		if v := arg("backoff-max"); v != "" {
 			w.in.Node.CrashBackoffMax = w.duration(v)

@@ -173,6 +173,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 		},
 		NodeEvent: func(kind, reason, message string) { w.note("node %s %s: %s", kind, reason, message) },
 		Again:     func() { w.note("again") },
+		Reclaim:   func() { w.note("reclaim") },
 		Measure: func(string, string) ([]eviction.Observation, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -286,7 +287,23 @@ func TestImagesGoFirst(t *testing.T) {
 			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem. Failed to free sufficient space by deleting unused images "+
 				"(freed 0 of 6 bytes). Consider resizing the disk or deleting unused files.", // too new for that …
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
-			"remove image new", "again") // … but not for this
+			"remove image new", "reclaim") // … but not for this
+		if !w.DiskShort() {
+			t.Error("dead containers stay")
+		}
+		time.Sleep(reclaimWait)
+		w.look(t, "DiskPressure", "again")
+		if w.DiskShort() {
+			t.Error("dead containers go although there is room")
+		}
+		w.mu.Lock()
+		w.disk = 5 // and no image is left: the pod has to go, after a moment for what is dead
+		w.mu.Unlock()
+		w.look(t, "DiskPressure", "node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage", "reclaim")
+		time.Sleep(reclaimWait)
+		message := "The node was low on resource: ephemeral-storage. Threshold quantity: 15, available: 5. " +
+			"Container c was using 1k, request is 0, has larger consumption of ephemeral-storage. "
+		w.look(t, "DiskPressure", "stop p Evicted grace 1s TerminationByKubelet", "event p Warning Evicted: "+message+"[ephemeral-storage]")
 	})
 }
 

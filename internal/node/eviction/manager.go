@@ -10,7 +10,9 @@ package eviction
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +58,8 @@ type Config struct {
 	NodeEvent func(eventType, reason, message string)
 	// Again has Look called soon; it must not block.
 	Again func()
+	// Reclaim has pods that ended look at DiskShort; it must not block.
+	Reclaim func()
 	// Measure reads how much there is of everything; imageDir is empty while nobody
 	// knows it. Nil: the machine is read.
 	Measure func(root, imageDir string) ([]eviction.Observation, error)
@@ -65,8 +69,9 @@ type Config struct {
 //
 //	Look ──something is short, a pod has limits, images are due──▶ Run: images, limits, one pod ──▶ Again
 type Manager struct {
-	cfg  Config
-	wake chan struct{} // capacity 1
+	cfg   Config
+	wake  chan struct{} // capacity 1
+	short atomic.Bool   // DiskShort
 
 	mu       sync.Mutex
 	state    eviction.State
@@ -85,6 +90,7 @@ const (
 	imageDelay  = 10 * time.Second // the start has other things to do
 	imagePeriod = 5 * time.Minute  // L0.41
 	cleanupWait = 30 * time.Second // for what an evicted pod held (L7.147)
+	reclaimWait = 2 * time.Second  // for containers to be removed
 	callTimeout = 2 * time.Minute
 	limitShare  = 20 // measuring local storage takes no more than a 20th of the time
 )
@@ -110,6 +116,9 @@ func (m *Manager) Look(ctx context.Context, now time.Time) []corev1.NodeConditio
 	var v eviction.Verdict
 	m.state, v = eviction.Look(m.state, m.cfg.Rules, all, now)
 	m.last, m.due = all, v.Due
+	if !slices.ContainsFunc(m.due, diskShort) {
+		m.short.Store(false)
+	}
 	if m.imagesAt.IsZero() {
 		m.imagesAt = now.Add(imageDelay)
 	}
@@ -179,12 +188,13 @@ func (m *Manager) act(ctx context.Context) {
 	}
 	t := due[0]
 	m.cfg.NodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet", fmt.Sprintf("Attempting to reclaim %s", t.Signal.Resource())) // L10.73
-	if t.Signal.Condition() == corev1.NodeDiskPressure {
+	if diskShort(t) {
 		m.removeUnused(ctx)
+		m.reclaim(ctx)
 		if now, err := m.cfg.Measure(m.cfg.Root, m.imageDirectory()); err == nil {
 			if all = now; !eviction.Hit(t, all, true) {
 				m.again()
-				return // images were enough
+				return // that was enough
 			}
 		}
 	}
@@ -211,6 +221,23 @@ func (m *Manager) act(ctx context.Context) {
 		}
 	}
 	klog.FromContext(ctx).Info("The node is short of something and no pod can be evicted", "short", t.Signal)
+}
+
+func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev1.NodeDiskPressure }
+
+// DiskShort says whether pods that ended are to give up their containers.
+func (m *Manager) DiskShort() bool { return m.short.Load() }
+
+// reclaim has dead containers removed, once per shortage, and gives that its time.
+func (m *Manager) reclaim(ctx context.Context) {
+	if m.short.Swap(true) {
+		return
+	}
+	m.cfg.Reclaim()
+	select {
+	case <-time.After(reclaimWait):
+	case <-ctx.Done():
+	}
 }
 
 // evictOverLimit ends the pods that store more than they may (L7.152).
