@@ -200,7 +200,7 @@ func try(ctx context.Context, root, dir string, m mutant, seeds int) (v verdict)
 				return verdict{err: fmt.Errorf("it does not compile: %.300s", out)}
 			}
 		}
-		args := append([]string{"-test.failfast", "-test.timeout=3m"}, step.args...)
+		args := append([]string{"-test.failfast", "-test.timeout=10m"}, step.args...)
 		out, err := command(ctx, filepath.Join(root, pkg), seeds, name+".test", args...)
 		switch {
 		case ctx.Err() != nil:
@@ -241,6 +241,9 @@ func killer(out []byte) string {
 		return "sim " + string(v[1])
 	}
 	name := "a test"
+	if bytes.Contains(out, []byte("panic: test timed out")) {
+		name = "a timeout"
+	}
 	for _, f := range failed.FindAllSubmatch(out, -1) {
 		name = string(f[1]) // the innermost comes last
 	}

@@ -1,8 +1,12 @@
 package podlife
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // A probe of an instance that is no more says nothing of the one that runs (L5.12).
@@ -59,4 +63,41 @@ func TestCountOfAFailedStart(t *testing.T) {
 		}
 	}
 	t.Errorf("it is not started again: %v", out.Begin)
+}
+
+// What the node says of a resize that the spec has moved on from grants nothing (L3.120).
+func TestAdmissionOfAnOlderResize(t *testing.T) {
+	s, in := steady()
+	want := func(cpu string) {
+		p := in.Pod.DeepCopy()
+		p.Generation++
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+		in.Pod = p
+	}
+	want("200m")
+	s, out := Step(s, in)
+	if !begins(out, "resize/admit/1") {
+		t.Fatalf("not asked for: %v", out.Begin)
+	}
+	want("900m")
+	in.Done = []Outcome{{Key: "resize/admit/1", At: in.Now}}
+	_, out = Step(s, in)
+	if begins(out, "resize/widen") || !begins(out, "resize/admit/2") {
+		t.Errorf("begins %v", out.Begin)
+	}
+}
+
+// Termination messages share their room (L3.152).
+func TestMessagesAreCut(t *testing.T) {
+	s, in := steady()
+	for i := range in.Observed.Containers {
+		c := &in.Observed.Containers[i]
+		c.State, c.FinishedAt, c.Message = ContainerExited, in.Now, strings.Repeat("m", 4097-i)
+	}
+	_, out := Step(s, in)
+	for i, c := range out.Status.ContainerStatuses {
+		if n := len(c.State.Terminated.Message); n != min(4096, 4097-i) {
+			t.Errorf("%s: %d bytes", c.Name, n)
+		}
+	}
 }

@@ -11,9 +11,6 @@ func Recover(pod *corev1.Pod, o Observed) State {
 	if t := pod.Status.StartTime; t != nil {
 		s.StartTime = t.Time
 	}
-	for _, ip := range pod.Status.PodIPs {
-		s.PodIPs = append(s.PodIPs, ip.IP)
-	}
 	for i := range o.Containers {
 		if c := &o.Containers[i]; c.State == ContainerRunning {
 			s.memory(c.Name).Adopted = c.ID

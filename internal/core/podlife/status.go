@@ -46,21 +46,28 @@ func (m *machine) status() corev1.PodStatus {
 
 // rejectedStatus replaces everything of ours; conditions of others stay (L3.12).
 func (m *machine) rejectedStatus() corev1.PodStatus {
-	st := corev1.PodStatus{
-		ObservedGeneration: max(m.pod.Generation, m.s.Last.ObservedGeneration),
-		StartTime:          m.startTime(),
-		QOSClass:           m.qosClass(),
-	}
-	if m.s.Life == Syncing || m.s.Life == Terminating {
-		st = m.s.Last // held back until its containers have ended (L7.70)
-	} else {
-		st.Phase, st.Reason, st.Message = m.s.End.Phase, m.s.End.Reason, m.s.End.Message
-		for i := range m.pod.Status.Conditions {
-			if c := &m.pod.Status.Conditions[i]; !ownCondition(c.Type) {
-				st.Conditions = append(st.Conditions, *c)
-			}
+	held := m.s.Life == Syncing || m.s.Life == Terminating // until its containers have ended (L7.70)
+	st := m.s.Last
+	if !held {
+		st = corev1.PodStatus{
+			ObservedGeneration: max(m.pod.Generation, m.s.Last.ObservedGeneration),
+			StartTime:          m.startTime(),
+			QOSClass:           m.qosClass(),
+			Phase:              m.s.End.Phase, Reason: m.s.End.Reason, Message: m.s.End.Message,
 		}
 	}
+	var list []corev1.PodCondition
+	for i := range m.pod.Status.Conditions {
+		if c := &m.pod.Status.Conditions[i]; !ownCondition(c.Type) {
+			list = append(list, *c)
+		}
+	}
+	for i := range m.s.Last.Conditions {
+		if c := &m.s.Last.Conditions[i]; held && ownCondition(c.Type) {
+			list = append(list, *c)
+		}
+	}
+	st.Conditions = list
 	return st
 }
 

@@ -1,6 +1,10 @@
 package podlife
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // setPhase decides the phase (L4.3–L4.7) and holds a terminal one back while a
 // container may run (L4.59).
@@ -35,7 +39,7 @@ func (m *machine) setPhase(st *corev1.PodStatus) {
 	}
 	st.Phase = phase
 	if phase == old.Phase { // L4.5
-		st.Reason, st.Message = old.Reason, old.Message
+		st.Reason, st.Message = cmp.Or(old.Reason, api.Reason), cmp.Or(old.Message, api.Message)
 	}
 }
 

@@ -37,6 +37,7 @@ import (
 //	refused, accepted        what admission says when the agent looks next
 //	crash [clock=D], reboot  the agent starts again with nothing but status and runtime; the clock was set back by D
 //	room                     another pod leaves the node
+//	condition TYPE STATUS, api [phase=P] [reason=R]   somebody else writes to the status; the body is the message
 //	resources                what the status says of resources, allocated and in force
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
@@ -201,6 +202,13 @@ func (w *world) command(d *datadriven.TestData) string {
 		p := w.in.Pod.DeepCopy()
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
 			Type: corev1.PodConditionType(d.CmdArgs[0].Key), Status: corev1.ConditionStatus(d.CmdArgs[1].Key)})
+		w.in.Pod = p
+	case "api": // somebody else writes phase, reason and message
+		p := w.in.Pod.DeepCopy()
+		if v := arg("phase"); v != "" {
+			p.Status.Phase = corev1.PodPhase(v)
+		}
+		p.Status.Reason, p.Status.Message = arg("reason"), d.Input
 		w.in.Pod = p
 	case "crash":
 		if back := arg("clock"); back != "" {
@@ -527,6 +535,7 @@ func (w *world) step(title string) {
 	}
 	w.state = next
 	w.in.Done, w.in.Probes = nil, nil
+	was := w.in.Pod.Status.Conditions
 	p := w.in.Pod.DeepCopy()
 	p.Status = out.Status
 	w.in.Pod = p
@@ -550,6 +559,11 @@ func (w *world) step(title string) {
 	for _, l := range now {
 		if !slices.Contains(w.shown, l) {
 			fmt.Fprintf(&b, "  %s\n", l)
+		}
+	}
+	for i := range was {
+		if c := &was[i]; condition(out.Status.Conditions, c.Type) == nil {
+			fmt.Fprintf(&b, "  %s is gone\n", c.Type)
 		}
 	}
 	w.shown = now
