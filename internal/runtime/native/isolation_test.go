@@ -24,6 +24,12 @@ func TestMain(m *testing.M) {
 		attack(name)
 		os.Exit(0)
 	}
+	if dir := os.Getenv("CAROB_NATIVE_PROGRAMS"); dir != "" {
+		if err := usePrograms(dir); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(m.Run())
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -238,4 +239,30 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 			t.Errorf("the first operation is not the cgroup's: %+v", o)
 		}
 	}
+}
+
+// samplePrograms use every operation but those of an exec's end.
+func samplePrograms(tb testing.TB) []*program {
+	tb.Helper()
+	groups := &cgroups{tree: []hierarchy{{name: "cpu,cpuacct", mount: "/cg/cpu", controllers: []string{"cpu", "cpuacct"}}}}
+	pl := &containerPlan{
+		id: "x", groups: groups, cgroup: "/c", rootDir: "/r", filter: &filter{bpf: make([]byte, 16)}, apparmor: "p", selinux: "l", shm: "/shm", userns: "/u",
+		etc:    map[string]string{"/etc/hosts": "/e"},
+		images: map[string]imageMount{"/img": {mounts: []mount.Mount{{Type: "bind", Source: "/i"}}, staging: "/s", subPath: "a/b"}},
+		rootfs: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/1:/2", "upperdir=/u", "uidmap=x"}}},
+		config: &cri.ContainerConfig{
+			Command: []string{"sh", "-c", "true"}, Tty: true, WorkingDir: "/w/d",
+			Mounts: []*cri.Mount{{HostPath: "/h", ContainerPath: "/a/b", Readonly: true}, {ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}},
+			Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+				NoNewPrivs: true, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, ReadonlyRootfs: true, SupplementalGroups: []int64{5, 6},
+			}},
+		},
+	}
+	p, err := pl.program()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	gate := &program{}
+	gate.gate()
+	return []*program{p, pl.execProgram([]string{"/bin/ls"}, true, 24, 80, identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}), gate}
 }

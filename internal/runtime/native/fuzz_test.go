@@ -1,0 +1,184 @@
+package native
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// sanitised compiles C with the address and the undefined-behaviour sanitizer;
+// what they find goes to the log file that it answers.
+func sanitised(tb testing.TB, dir, name string, sources ...string) (program, log string) {
+	tb.Helper()
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		tb.Skip("no gcc")
+	}
+	program, log = filepath.Join(dir, name), filepath.Join(dir, "sanitizer.log")
+	args := []string{
+		"-std=gnu11", "-g", "-O1", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
+		"-DSANITIZER_LOG=\"" + log + "\"", "-o", program, "csrc/fuzz/sanitizer.c",
+	}
+	out, err := exec.Command(gcc, append(args, sources...)...).CombinedOutput()
+	if err != nil && bytes.Contains(out, []byte("cannot find")) {
+		tb.Skipf("gcc has no sanitizers here: %s", out)
+	}
+	if err != nil {
+		tb.Fatalf("%v\n%s", err, out)
+	}
+	return program, log
+}
+
+// harness is a process that runs scripts through the C code (csrc/fuzz).
+type harness struct {
+	program, log string
+	mu           sync.Mutex
+	cmd          *exec.Cmd
+	in           io.WriteCloser
+	out          io.Reader
+}
+
+func newHarness(tb testing.TB, name string) *harness {
+	h := &harness{}
+	h.program, h.log = sanitised(tb, tb.TempDir(), name, "csrc/fuzz/"+name+".c")
+	tb.Cleanup(h.stop)
+	return h
+}
+
+func (h *harness) stop() {
+	if h.cmd != nil {
+		h.in.Close()
+		_ = h.cmd.Process.Kill()
+		_ = h.cmd.Wait() // killed
+		h.cmd = nil
+	}
+}
+
+// run fails the test when the script breaks the memory of the program.
+func (h *harness) run(t *testing.T, script []byte) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cmd == nil {
+		h.cmd = exec.Command(h.program)
+		var err error
+		if h.in, err = h.cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if h.out, err = h.cmd.StdoutPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, werr := h.in.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(script))), script...))
+	var answer [1]byte
+	_, rerr := io.ReadFull(h.out, answer[:])
+	if err := errors.Join(werr, rerr); err != nil {
+		state := h.cmd.Wait()
+		h.cmd = nil
+		report, _ := os.ReadFile(h.log)
+		os.Remove(h.log)
+		t.Fatalf("%v: %v\n%s", err, state, report)
+	}
+}
+
+// FuzzHelper: a program of operations that is damaged ends in an error, not in
+// memory that is not its own.
+func FuzzHelper(f *testing.F) {
+	h := newHarness(f, "helper")
+	for _, p := range samplePrograms(f) {
+		b := p.encode()
+		script := append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...)
+		f.Add(script)
+		if p.then != nil { // what the helper does with the answer to its question
+			rest, _, err := p.answer([][]byte{[]byte("root:x:0:0:root:/root:/bin/sh\n"), nil})
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(append(script, append(make([]byte, 96), rest...)...))
+			f.Add(append(binary.LittleEndian.AppendUint32(nil, uint32(len(rest)-4)), rest[4:]...))
+		}
+	}
+	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
+}
+
+// FuzzMonitor: whoever reaches its socket can't break a monitor's memory, in any
+// order of messages, lost connections and ends of processes.
+func FuzzMonitor(f *testing.F) {
+	h := newHarness(f, "monitor")
+	id := strings.Repeat("a", 64)
+	say := func(conn, files byte, r record) []byte {
+		b := r.append(nil)
+		return append(append([]byte{2, conn, files}, byte(len(b)), byte(len(b)>>8)), b...)
+	}
+	frame := func(conn byte, b string) []byte {
+		return append([]byte{2, conn, 0, byte(len(b)), byte(len(b) >> 8)}, b...)
+	}
+	ends := func(child byte) []byte { return []byte{0, child, 7} }
+	setup := say(0, 3, record{code: msgSetup, n: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, s: [4]string{"host", "/proc/sys/net/a\x001\x00/proc/sys/b\x002\x00"}})
+	start := say(0, 6, record{code: msgStart, seq: 2, n: [4]int64{flagStdin | flagOOMFile | flagCgroupFD, pidNew}, s: [4]string{id, "/var/log/x", ""}})
+	tty := say(0, 4, record{code: msgStart, seq: 2, n: [4]int64{flagTTY | flagStdin, pidPod}, s: [4]string{id, "", ""}})
+	attach := say(1, 0, record{code: msgAttach, seq: 3, s: [4]string{id}})
+	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	f.Add(script(setup, start, say(0, 0, record{code: msgList}), ends(0), say(0, 0, record{code: msgList})))
+	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"), frame(1, "\x02"), ends(0)))
+	f.Add(script(setup, tty, attach, frame(1, "\x00x"), []byte{1, 1}, ends(0)))
+	f.Add(script(setup, start, say(0, 7, record{code: msgExec, seq: 9, n: [4]int64{flagCgroupFD}, s: [4]string{id}}),
+		say(0, 0, record{code: msgKill, n: [4]int64{9, 9}}), say(0, 0, record{code: msgKill, n: [4]int64{9}, s: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
+	f.Add(script(start, start, say(0, 1, record{code: msgStart}), say(0, 0, record{code: msgReopen, s: [4]string{id}}), say(0, 2, record{code: 99}), say(0, 0, record{code: msgQuit})))
+	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
+}
+
+// TestSanitised runs a good part of this package's tests on sanitised builds of
+// both programs. They are linked dynamically, as sanitizers need: the helper is
+// loaded before it leaves the host's files.
+func TestSanitised(t *testing.T) {
+	if os.Getenv("CAROB_NATIVE_PROGRAMS") != "" {
+		t.Skip("this is the inner run")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("containers need root")
+	}
+	dir, err := os.MkdirTemp("", "carob-sanitised") // namespaces of other users read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	sanitised(t, dir, "helper", "csrc/helper.c")
+	_, log := sanitised(t, dir, "monitor", "csrc/monitor.c", "csrc/process.c", "csrc/log.c")
+	os.WriteFile(log, nil, 0o666)
+	os.Chmod(log, 0o666)
+	const tests = "^(TestContainerLife|TestExitCodes|TestStop|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestImageVolume|" +
+		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run", tests)
+	cmd.Env = append(os.Environ(), "CAROB_NATIVE_PROGRAMS="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if report, err := os.ReadFile(log); err != nil || len(report) > 0 {
+		t.Errorf("%v\n%s", err, report)
+	}
+}
+
+// usePrograms replaces the embedded programs by those of a directory.
+func usePrograms(dir string) error {
+	var err1, err2 error
+	monitorProgram, err1 = os.ReadFile(filepath.Join(dir, "monitor"))
+	helperProgram, err2 = os.ReadFile(filepath.Join(dir, "helper"))
+	return errors.Join(err1, err2)
+}
