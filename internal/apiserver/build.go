@@ -94,7 +94,11 @@ func (s *Server) install() error {
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, issuer.Authenticator())
 	c.Authorization.Authorizer = s.rbac
 	s.reader = reader
-	s.chainAdmission(c, admission.New(admission.Config{Reader: reader}), reader)
+	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.rbac})
+	if err != nil {
+		return err
+	}
+	s.chainAdmission(c, builtin, reader)
 	c.RESTOptionsGetter = s.options
 	c.BuildHandlerChainFunc = s.chain
 

@@ -57,7 +57,7 @@ func admissionregistrationResource(r string) schema.GroupResource {
 func (s *Server) chainAdmission(c *genericapiserver.Config, builtin admission.Interface, reader carobadmission.Reader) {
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
 	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.rbac, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion})
-	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins)}
+	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.NewQuota(reader, s.storageOf, s.stopped))}
 }
 
 // reinvoking runs the mutating plugins again when one that changed the object says so.

@@ -52,6 +52,8 @@ type Server struct {
 	versions  []schema.GroupVersion // all that is built in, sorted
 
 	ready chan struct{}
+	// stopped is closed with the server.
+	stopped chan struct{}
 }
 
 // Defaults of Config.
@@ -68,7 +70,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
 	}
 	complete(&cfg)
-	s := &Server{cfg: cfg, ready: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -201,6 +203,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) close() {
+	close(s.stopped)
 	_ = s.cfg.Listener.Close() // already closed when it was served
 	s.stores.destroy()
 	for _, f := range []*storage.Foreign{s.ext.objects, s.ext.definitions} {

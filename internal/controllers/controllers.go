@@ -24,6 +24,7 @@ import (
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
+	"carob/internal/controllers/quota"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/source"
@@ -139,6 +140,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"generic-garbage-collector", func(c Clients) (controller, error) {
 			return garbage.New(c.Metadata, m.inventory), nil
+		}},
+		{"resourcequota-controller", func(c Clients) (controller, error) {
+			return quota.New(c.Kubernetes, c.Metadata, m.inventory), nil
 		}},
 	} {
 		clients, err := as(part.identity)

@@ -7,12 +7,14 @@ package admission
 
 import (
 	"context"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
@@ -35,22 +37,37 @@ type Storages func(resource schema.GroupResource) rest.Storage
 type Config struct {
 	// Reader answers look-ups; NewReader makes one.
 	Reader Reader
+	// Authorizer is asked what users may do beyond the request itself.
+	Authorizer authorizer.Authorizer
+	// PodSecurity, when not nil, is a PodSecurityConfiguration: defaults and exemptions.
+	PodSecurity io.Reader
 }
 
-// New returns the chain: a mutating and a validating admission plugin.
-func New(c Config) admission.Interface {
+// New returns the chain: a mutating and a validating admission plugin. NewQuota's
+// plugin comes last, after whatever else the server has.
+func New(c Config) (admission.Interface, error) {
+	security, err := newPodSecurity(c.Reader, c.PodSecurity)
+	if err != nil {
+		return nil, err
+	}
 	return admission.NewChainHandler(
 		namespaceLifecycle{c.Reader},
 		limitRanger{c.Reader},
 		serviceAccount{c.Reader},
 		nodeRestriction{c.Reader},
 		taintNodes{},
+		security,
 		priority{c.Reader},
 		defaultTolerations{},
+		defaultStorageClass{c.Reader},
+		storageInUse{},
+		claimResize{c.Reader},
 		runtimeClass{c.Reader},
+		certificates{c.Authorizer},
+		defaultIngressClass{c.Reader},
 		topologyLabels{c.Reader},
 		resizeFits{c.Reader},
-	)
+	), nil
 }
 
 var (

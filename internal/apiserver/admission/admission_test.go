@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/utils/ptr"
 )
 
@@ -100,7 +101,10 @@ func send(c cluster, r request) error {
 	}
 	a := admission.NewAttributesRecord(r.obj, r.old, schema.GroupVersionKind{Version: "v1", Kind: r.kind}, r.namespace, r.name,
 		schema.GroupVersionResource{Version: "v1", Resource: r.resource}, r.sub, r.op, nil, false, r.user)
-	chain := New(Config{Reader: c})
+	chain, err := New(Config{Reader: c, Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer()})
+	if err != nil {
+		return err
+	}
 	if err := chain.(admission.MutationInterface).Admit(context.Background(), a, nil); err != nil {
 		return err
 	}

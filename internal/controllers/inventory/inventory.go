@@ -118,6 +118,18 @@ func (i *Inventory) Preferred(gk schema.GroupKind) (Kind, bool) {
 	return Kind{}, false
 }
 
+// ByResource finds a kind by its resource, in the version the server prefers.
+func (i *Inventory) ByResource(gr schema.GroupResource) (Kind, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, all := range i.kinds {
+		if all[0].GroupResource() == gr {
+			return all[0], true
+		}
+	}
+	return Kind{}, false
+}
+
 // Run watches until ctx ends.
 func (i *Inventory) Run(ctx context.Context) {
 	var group sync.WaitGroup

@@ -1,0 +1,119 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	quotaconfig "k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"carob/internal/core/quota"
+)
+
+var quotaResource = corev1.Resource("resourcequotas")
+
+// quotaWorkers charge quotas side by side, one namespace each.
+const quotaWorkers = 4
+
+// NewQuota returns the plugin that charges what is made to the resource quotas of
+// its namespace. It has to be the last in the chain: what is refused after it would
+// be charged all the same. Its workers start with the first namespace that has a
+// quota and end when stop is closed.
+func NewQuota(reader Reader, storages Storages, stop <-chan struct{}) admission.Interface {
+	a := &quotaAccess{reader: reader, storages: storages, written: map[string]*corev1.ResourceQuota{}}
+	registry := generic.NewRegistry(quota.Evaluators(nil, time.Now))
+	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, &quotaconfig.Configuration{}, quotaWorkers, stop)}
+}
+
+type quotaPlugin struct {
+	*quotaAccess
+	resourcequota.Evaluator
+}
+
+func (quotaPlugin) Handles(op admission.Operation) bool {
+	return on{create: true, update: true}.handles(op)
+}
+
+func (q quotaPlugin) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetNamespace() == "" || a.GetResource().GroupResource() == namespaces && a.GetOperation() == admission.Create {
+		return nil
+	}
+	if quotas, err := q.GetQuotas(a.GetNamespace()); err == nil && len(quotas) == 0 {
+		return nil // the usual case doesn't wait for a worker
+	}
+	return q.Evaluate(a)
+}
+
+// quotaAccess reads quotas from the watch cache and writes their status. What it
+// has just written is newer than the cache.
+type quotaAccess struct {
+	reader   Reader
+	storages Storages
+
+	mu      sync.Mutex
+	written map[string]*corev1.ResourceQuota // by namespace/name, until the cache has it
+}
+
+var _ resourcequota.QuotaAccessor = (*quotaAccess)(nil)
+
+// GetQuotas implements resourcequota.QuotaAccessor.
+func (a *quotaAccess) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
+	var out []corev1.ResourceQuota
+	err := a.reader.List(context.Background(), quotaResource, namespace, func(o runtime.Object) bool {
+		if q, ok := o.(*corev1.ResourceQuota); ok {
+			out = append(out, *a.newest(q))
+		}
+		return true
+	})
+	return out, err
+}
+
+func (a *quotaAccess) newest(q *corev1.ResourceQuota) *corev1.ResourceQuota {
+	key := q.Namespace + "/" + q.Name
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.written[key]
+	if w == nil {
+		return q
+	}
+	versions := storage.APIObjectVersioner{}
+	if w.UID != q.UID || versions.CompareResourceVersion(w, q) <= 0 {
+		delete(a.written, key)
+		return q
+	}
+	return w
+}
+
+// UpdateQuotaStatus implements resourcequota.QuotaAccessor.
+func (a *quotaAccess) UpdateQuotaStatus(q *corev1.ResourceQuota) error {
+	status := quotaResource
+	status.Resource += "/status"
+	updater, ok := a.storages(status).(rest.Updater)
+	if !ok {
+		return fmt.Errorf("resource quotas are not served")
+	}
+	ctx := genericapirequest.WithUser(ContextFor(context.Background(), quotaResource, q.Namespace),
+		&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	obj, _, err := updater.Update(ctx, q.Name, rest.DefaultUpdatedObjectInfo(q), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		return err
+	}
+	if stored, ok := obj.(*corev1.ResourceQuota); ok {
+		a.mu.Lock()
+		a.written[q.Namespace+"/"+q.Name] = stored
+		a.mu.Unlock()
+	}
+	return nil
+}

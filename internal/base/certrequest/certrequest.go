@@ -1,0 +1,27 @@
+// Package certrequest reads the PKCS #10 requests in CertificateSigningRequest
+// objects. Admission and the signing controller use it. It must never trust what a
+// request says: it only parses it and checks that the requester holds the key.
+package certrequest
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+)
+
+// Parse reads a PEM block of type CERTIFICATE REQUEST and checks its signature.
+func Parse(data []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parse the certificate request: %w", err)
+	}
+	if err := r.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("check the certificate request: %w", err)
+	}
+	return r, nil
+}

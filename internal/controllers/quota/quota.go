@@ -1,0 +1,239 @@
+// Package quota keeps the status of resource quotas: it counts what is there.
+// Admission charges what is made; this controller gives back what went, and puts
+// right what admission charged for an object that was refused after all. The
+// controller manager runs it; it must never touch anything but the status.
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+	"carob/internal/core/quota"
+)
+
+const (
+	// Changes of a moment are counted together.
+	gather = 200 * time.Millisecond
+	// A pod that should be gone stops counting without a change.
+	recount = 5 * time.Minute
+)
+
+// Controller counts. Its key is a namespace.
+type Controller struct {
+	*loop.Loop
+	client    kubernetes.Interface
+	objects   metadata.Interface
+	inventory *inventory.Inventory
+
+	mu     sync.Mutex
+	quotas map[string]map[string]bool // names by namespace
+}
+
+// New returns a controller that reads inv and writes through client.
+func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory.Inventory) *Controller {
+	c := &Controller{client: client, objects: objects, inventory: inv, quotas: map[string]map[string]bool{}}
+	c.Loop = loop.New("quota", 5, c.reconcile)
+	inv.AddReader(c)
+	return c
+}
+
+var quotas = corev1.Resource("resourcequotas")
+
+// weighed kinds take more than their number: a change of one may count.
+var weighed = map[schema.GroupResource]bool{
+	quotas: true, corev1.Resource("pods"): true, corev1.Resource("services"): true, corev1.Resource("persistentvolumeclaims"): true, resourcev1.Resource("resourceclaims"): true,
+}
+
+// Changed implements inventory.Reader.
+func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	gr := k.GroupResource()
+	if gr == quotas {
+		c.note(o, true)
+	}
+	if weighed[gr] || time.Since(o.CreationTimestamp.Time) < 2*time.Second {
+		c.count(o.Namespace)
+	}
+}
+
+// Gone implements inventory.Reader.
+func (c *Controller) Gone(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	if k.GroupResource() == quotas {
+		c.note(o, false)
+	}
+	c.count(o.Namespace)
+}
+
+// Relisted implements inventory.Reader.
+func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
+	if k.GroupResource() != quotas {
+		c.Kinds() // what went meanwhile is not known
+		return
+	}
+	c.mu.Lock()
+	c.quotas = map[string]map[string]bool{}
+	c.mu.Unlock()
+	for _, o := range objects {
+		c.Changed(k, o)
+	}
+}
+
+// Kinds implements inventory.Reader: a quota may count a kind that has just come.
+func (c *Controller) Kinds() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for namespace := range c.quotas {
+		c.AddAfter(namespace, gather)
+	}
+}
+
+func (c *Controller) note(o *metav1.PartialObjectMetadata, there bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch names := c.quotas[o.Namespace]; {
+	case there && names == nil:
+		c.quotas[o.Namespace] = map[string]bool{o.Name: true}
+	case there:
+		names[o.Name] = true
+	default:
+		delete(names, o.Name)
+		if len(names) == 0 {
+			delete(c.quotas, o.Namespace)
+		}
+	}
+}
+
+func (c *Controller) count(namespace string) {
+	c.mu.Lock()
+	limited := c.quotas[namespace] != nil
+	c.mu.Unlock()
+	if limited {
+		c.AddAfter(namespace, gather)
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	list, err := c.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("list the quotas of namespace %q: %w", namespace, err)
+	}
+	if len(list.Items) == 0 {
+		return 0, nil
+	}
+	seen := &once{list: func(gr schema.GroupResource, namespace string) ([]runtime.Object, error) {
+		return c.list(ctx, gr, namespace)
+	}, got: map[schema.GroupResource]listed{}}
+	var errs []error
+	for i := range list.Items {
+		errs = append(errs, c.update(ctx, &list.Items[i], seen))
+	}
+	return recount, errors.Join(errs...)
+}
+
+// update counts for one quota and stores what differs.
+func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *once) error {
+	registry := generic.NewRegistry(quota.Evaluators(seen.of, time.Now))
+	for name := range q.Spec.Hard {
+		if gr, ok := quota.CountedKind(name); ok && registry.Get(gr) == nil {
+			if _, served := c.inventory.ByResource(gr); served {
+				registry.Add(quota.Count(gr, seen.of))
+			}
+		}
+	}
+	used, countErr := quotav1.CalculateUsage(q.Namespace, q.Spec.Scopes, q.Spec.Hard, registry, q.Spec.ScopeSelector)
+	if countErr != nil {
+		countErr = fmt.Errorf("count for quota %s/%s: %w", q.Namespace, q.Name, countErr)
+		for name := range q.Spec.Hard {
+			// Nobody may be told that nothing is used of what could not be counted.
+			if _, ok := used[name]; !ok {
+				if old, ok := q.Status.Used[name]; ok {
+					used[name] = old
+				}
+			}
+		}
+	}
+	status := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard, Used: quotav1.Mask(used, quotav1.ResourceNames(q.Spec.Hard))}
+	if equality.Semantic.DeepEqual(status, q.Status) {
+		return countErr
+	}
+	changed := q.DeepCopy()
+	changed.Status = status
+	_, err := c.client.CoreV1().ResourceQuotas(q.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return countErr
+	case apierrors.IsConflict(err):
+		c.AddAfter(q.Namespace, gather) // somebody was charged meanwhile: count again
+		return countErr
+	case err != nil:
+		return errors.Join(countErr, fmt.Errorf("update the status of quota %s/%s: %w", q.Namespace, q.Name, err))
+	}
+	return countErr
+}
+
+// list returns whole objects of the kinds whose contents count, metadata of others.
+func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	var list runtime.Object
+	var err error
+	o := metav1.ListOptions{}
+	switch gr {
+	case corev1.Resource("pods"):
+		list, err = c.client.CoreV1().Pods(namespace).List(ctx, o)
+	case corev1.Resource("services"):
+		list, err = c.client.CoreV1().Services(namespace).List(ctx, o)
+	case corev1.Resource("persistentvolumeclaims"):
+		list, err = c.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, o)
+	case resourcev1.Resource("resourceclaims"):
+		list, err = c.client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
+	default:
+		k, ok := c.inventory.ByResource(gr)
+		if !ok {
+			return nil, nil
+		}
+		list, err = c.objects.Resource(k.GroupVersionResource).Namespace(namespace).List(ctx, o)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return meta.ExtractList(list)
+}
+
+// once lists each kind at most once.
+type once struct {
+	list quota.List
+	got  map[schema.GroupResource]listed
+}
+
+type listed struct {
+	objects []runtime.Object
+	err     error
+}
+
+func (o *once) of(gr schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	l, ok := o.got[gr]
+	if !ok {
+		l.objects, l.err = o.list(gr, namespace)
+		o.got[gr] = l
+	}
+	return l.objects, l.err
+}
