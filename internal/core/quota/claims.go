@@ -9,17 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/quota/v1/generic"
 )
 
 var (
-	serviceKind       = corev1.Resource("services")
-	servicesCount     = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("services"))
-	volumeClaimKind   = corev1.Resource("persistentvolumeclaims")
-	volumeClaimsCount = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("persistentvolumeclaims"))
-	deviceClaimKind   = resourcev1.Resource("resourceclaims")
-	deviceClaimsCount = generic.ObjectCountQuotaResourceNameFor(resourcev1.Resource("resourceclaims"))
+	serviceKind     = schema.GroupResource{Resource: "services"}
+	volumeClaimKind = schema.GroupResource{Resource: "persistentvolumeclaims"}
+	deviceClaimKind = schema.GroupResource{Group: resourcev1.GroupName, Resource: "resourceclaims"}
+)
+
+// Names that count objects.
+const (
+	servicesCount     corev1.ResourceName = "count/services"
+	volumeClaimsCount corev1.ResourceName = "count/persistentvolumeclaims"
+	deviceClaimsCount corev1.ResourceName = "count/resourceclaims.resource.k8s.io"
 )
 
 func serviceRules() rules {

@@ -10,8 +10,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/quota/v1/generic"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	quota "k8s.io/apiserver/pkg/quota/v1"
@@ -19,10 +19,9 @@ import (
 	"carob/internal/core/resources"
 )
 
-var (
-	podKind   = corev1.Resource("pods")
-	podsCount = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("pods"))
-)
+var podKind = schema.GroupResource{Resource: "pods"}
+
+const podsCount corev1.ResourceName = "count/pods"
 
 const (
 	hugePages         = corev1.ResourceHugePagesPrefix
