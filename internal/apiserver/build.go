@@ -86,6 +86,7 @@ func (s *Server) install() error {
 	c.StorageObjectCountTracker = nil
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = requestTimeout
+	s.ext.flow = flow.New(flow.Config{Client: s.ownClient, Reads: maxReads, Writes: maxWrites, LongRunning: longRunning, RequestTimeout: requestTimeout, Count: s.countObjects})
 	c.LongRunningFunc = longRunning
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // keeps a metric that nobody reads
 	c.HealthzChecks = []healthz.HealthChecker{healthz.PingHealthz}
@@ -195,7 +196,7 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, resources.Certificates(s.rbac)...)
 	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.rbac, Namespace: s.namespace})...)
 	out = append(out, s.extensionKinds()...)
-	out = append(out, flow.Resources()...)
+	out = append(out, flow.Resources(func() { s.ext.flow.Deleted() })...)
 	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
 	for _, r := range out {
 		if issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {

@@ -27,7 +27,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := genericfilters.WithMaxInFlightLimit(authorized, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h := s.ext.flow.Filter(authorized)
 	h = impersonation.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer)
 	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, genericapifilters.Unauthorized(c.Serializer), c.Authentication.APIAudiences, nil)
 	h = genericapifilters.WithWarningRecorder(h)

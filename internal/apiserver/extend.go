@@ -22,6 +22,7 @@ import (
 	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/endpoints"
+	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/webhooks"
@@ -34,6 +35,7 @@ type extensions struct {
 	plugins              *webhooks.Plugins
 	objects, definitions *storage.Foreign // how custom resources and what defines them are stored
 	crds                 *crds.Server
+	flow                 *flow.Dispatcher
 	foreign              *aggregation.Server
 }
 
@@ -196,4 +198,12 @@ func (s *Server) paramKind(ctx context.Context, mutating bool, policy string) *a
 		return p.Spec.ParamKind
 	}
 	return nil
+}
+
+// countObjects implements flow.Config.
+func (s *Server) countObjects(ctx context.Context, gr schema.GroupResource) (int64, error) {
+	if _, ok := s.stores[gr]; ok {
+		return s.options.Count(ctx, gr)
+	}
+	return s.ext.objects.Count(ctx, gr)
 }

@@ -6,8 +6,10 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +29,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 	restclient "k8s.io/client-go/rest"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 )
 
 // gadgets is a definition that uses most of what a definition can say.
@@ -400,4 +405,127 @@ func TestAdmissionPolicies(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// Objects of the built-in configuration come back, and requests by the network carry what they were sorted into.
+func TestFlowControl(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx, c := t.Context(), r.admin(t)
+	fixed := func() error {
+		_, err := c.FlowcontrolV1().FlowSchemas().Get(ctx, "catch-all", metav1.GetOptions{})
+		return err
+	}
+	untilOK(t, "the built-in objects", func(context.Context) error { return fixed() })
+	untilOK(t, "a sorted request", func(ctx context.Context) error {
+		res := r.remote(t, r.pki.Admin).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").Do(ctx)
+		if err := res.Error(); err != nil {
+			return err
+		}
+		var code int
+		res.StatusCode(&code)
+		if code != http.StatusOK {
+			return fmt.Errorf("status %d", code)
+		}
+		if r.ext.flow.Active() {
+			return nil
+		}
+		return fmt.Errorf("not sorted yet")
+	})
+	if err := c.FlowcontrolV1().FlowSchemas().Delete(ctx, "catch-all", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	untilOK(t, "the deleted object", func(context.Context) error { return fixed() })
+	made, err := c.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
+		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited, Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
+			LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: &flowcontrolv1.QueuingConfiguration{}}}}}, metav1.CreateOptions{})
+	if err != nil || *made.Spec.Limited.NominalConcurrencyShares != 30 || made.Spec.Limited.LimitResponse.Queuing.Queues != 64 {
+		t.Errorf("a level of one's own: %+v, %v", made, err)
+	}
+	if _, err := c.FlowcontrolV1().FlowSchemas().Create(ctx, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "greedy"}, Spec: flowcontrolv1.FlowSchemaSpec{MatchingPrecedence: 1}},
+		metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("the first place is taken: %v", err)
+	}
+}
+
+// A foreign API server is asked as the user.
+func TestAggregation(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx, c := t.Context(), r.admin(t)
+	foreign := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch q.URL.Path {
+		case "/apis/far.example.org/v1":
+			fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"far.example.org/v1","resources":[{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}`)
+		case "/openapi/v3":
+			fmt.Fprint(w, `{"paths":{"apis/far.example.org/v1":{"serverRelativeURL":"/openapi/v3/apis/far.example.org/v1?hash=AB"}}}`)
+		case "/openapi/v2":
+			w.Header().Set("Etag", `"tag"`)
+			fmt.Fprint(w, `{"swagger":"2.0","definitions":{"org.example.far.v1.Thing":{"type":"object"}},"paths":{}}`)
+		default:
+			fmt.Fprintf(w, `{"user":%q,"groups":%q,"path":%q}`, q.Header.Get("X-Remote-User"), q.Header["X-Remote-Group"], q.URL.Path)
+		}
+	}))
+	defer foreign.Close()
+	_, portText, err := net.SplitHostPort(foreign.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(portText, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, err := apiregistrationclient.NewForConfig(r.ClientConfig("admin", user.SystemPrivilegedGroup))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.far.example.org"}, Spec: apiregistrationv1.APIServiceSpec{Group: "far.example.org", Version: "v1",
+		GroupPriorityMinimum: 100, VersionPriority: 10, InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "far", Port: new(int32(port))}}}
+	if _, err := services.ApiregistrationV1().APIServices().Create(ctx, a, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	available := func(want apiregistrationv1.ConditionStatus) {
+		t.Helper()
+		untilOK(t, "available is "+string(want), func(ctx context.Context) error {
+			o, err := services.ApiregistrationV1().APIServices().Get(ctx, a.Name, metav1.GetOptions{})
+			if err == nil && (len(o.Status.Conditions) != 1 || o.Status.Conditions[0].Status != want) {
+				err = fmt.Errorf("conditions %v", o.Status.Conditions)
+			}
+			return err
+		})
+	}
+	available(apiregistrationv1.ConditionFalse) // the service does not exist
+	if code, _ := r.get(t, "/apis/far.example.org/v1/things", "application/json"); code != http.StatusServiceUnavailable {
+		t.Errorf("away: %d", code)
+	}
+	// No endpoint slice may hold a loopback address; an external name leads there, too.
+	if _, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "far"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	available(apiregistrationv1.ConditionTrue)
+	code, body := r.get(t, "/apis/far.example.org/v1/namespaces/x/things/one", "application/json")
+	if code != http.StatusOK || !strings.Contains(string(body), `"user":"admin"`) || !strings.Contains(string(body), "system:masters") {
+		t.Errorf("passed on: %d %s", code, body)
+	}
+	for path, want := range map[string]string{"/apis": "far.example.org", "/apis/far.example.org": "far.example.org/v1", "/openapi/v3": "apis/far.example.org/v1", "/openapi/v2": "org.example.far.v1.Thing"} {
+		if code, body := r.get(t, path, "application/json"); code != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d without %s", path, code, want)
+		}
+	}
+	if _, body := r.get(t, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body), `"Thing"`) {
+		t.Error("the aggregated document lacks the foreign kind")
+	}
+	untilOK(t, "local API services", func(ctx context.Context) error {
+		o, err := services.ApiregistrationV1().APIServices().Get(ctx, "v1.apps", metav1.GetOptions{})
+		if err == nil && o.Spec.GroupPriorityMinimum != 17800 {
+			err = fmt.Errorf("spec %v", o.Spec)
+		}
+		return err
+	})
+	if err := services.ApiregistrationV1().APIServices().Delete(ctx, a.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := r.get(t, "/apis/far.example.org/v1/things", "application/json"); code != http.StatusNotFound {
+		t.Errorf("removed: %d", code)
+	}
 }

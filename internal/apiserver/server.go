@@ -194,6 +194,13 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.ready)
 	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())
 	parts.run(s.reconcilePolicy)
+	parts.run(func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(policyDelay):
+			s.ext.flow.Run(ctx)
+		}
+	})
 	select {
 	case err := <-served:
 		return err

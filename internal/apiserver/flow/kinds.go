@@ -11,9 +11,11 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/table"
@@ -29,10 +31,10 @@ func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{{Group: flowcontrolv1.GroupName, Resource: schemas}, {Group: flowcontrolv1.GroupName, Resource: levels}}
 }
 
-// Resources describes the kinds of flowcontrol.apiserver.k8s.io/v1.
-func Resources() []*resources.Resource {
+// Resources describes the kinds of flowcontrol.apiserver.k8s.io/v1. deleted is called after an object was deleted.
+func Resources(deleted func()) []*resources.Resource {
 	kind := flowcontrolv1.SchemeGroupVersion.WithKind
-	return []*resources.Resource{
+	out := []*resources.Resource{
 		resources.Of[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](resources.Resource{
 			Kind: kind("FlowSchema"), Plural: schemas, Cluster: true, Status: true, Table: schemaTable, Validator: resources.Validator{
 				Create: func(_ context.Context, o runtime.Object) field.ErrorList {
@@ -58,6 +60,12 @@ func Resources() []*resources.Resource {
 				},
 			}}),
 	}
+	for _, r := range out {
+		r.Customize = func(s *genericregistry.Store, _ *resources.Strategy) {
+			s.AfterDelete = func(runtime.Object, *metav1.DeleteOptions) { deleted() }
+		}
+	}
+	return out
 }
 
 // RegisterDefaults adds the defaulting of the kinds to s.

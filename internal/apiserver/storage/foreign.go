@@ -67,20 +67,25 @@ func (o *Options) track(l *lazy, destroy func()) func() {
 	}
 }
 
-// Any reports whether an object of one of the kinds is stored. It reads no object.
+// Any reports whether an object of one of the kinds is stored.
 func (o *Options) Any(ctx context.Context, kinds ...schema.GroupResource) (bool, error) {
 	for _, gr := range kinds {
-		prefix := resourcePrefix(gr)
-		if o.foreign || !o.set.Scheme.IsGroupRegistered(gr.Group) {
-			prefix = gr.Group + "/" + gr.Resource
-		}
-		n, err := o.engine.Client.Kubernetes.Count(ctx, keyPrefix+"/"+prefix+"/", clientkubernetes.CountOptions{})
-		if err != nil {
-			return false, fmt.Errorf("count %v: %w", gr, err)
-		}
-		if n > 0 {
-			return true, nil
+		if n, err := o.Count(ctx, gr); err != nil || n > 0 {
+			return n > 0, err
 		}
 	}
 	return false, nil
+}
+
+// Count returns how many objects of a kind are stored. It reads none of them.
+func (o *Options) Count(ctx context.Context, gr schema.GroupResource) (int64, error) {
+	prefix := resourcePrefix(gr)
+	if o.foreign {
+		prefix = gr.Group + "/" + gr.Resource
+	}
+	n, err := o.engine.Client.Kubernetes.Count(ctx, keyPrefix+"/"+prefix+"/", clientkubernetes.CountOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("count %v: %w", gr, err)
+	}
+	return n, nil
 }

@@ -1,0 +1,194 @@
+package flow
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// Config is what the dispatcher needs from the API server.
+type Config struct {
+	// Client makes the configuration of an in-process client with all rights.
+	Client func() *restclient.Config
+	// Reads and Writes are the limits on requests in flight; their sum is divided among the priority levels.
+	Reads, Writes  int
+	LongRunning    apirequest.LongRunningRequestCheck
+	RequestTimeout time.Duration
+	// Count tells how many objects of a kind are stored, from which the work of a list is guessed.
+	Count func(ctx context.Context, gr schema.GroupResource) (int64, error)
+}
+
+// Dispatcher lets requests pass by priority and fairness.
+type Dispatcher struct {
+	cfg     Config
+	ready   atomic.Pointer[http.Handler] // set when the configuration is known
+	next    http.Handler
+	deleted chan struct{} // has a value when an object was deleted
+}
+
+// New returns a dispatcher that only limits the number of requests until Run has read its configuration.
+func New(cfg Config) *Dispatcher { return &Dispatcher{cfg: cfg, deleted: make(chan struct{}, 1)} }
+
+// Deleted says that an object of this package's kinds was deleted: a built-in one comes back.
+func (d *Dispatcher) Deleted() {
+	select {
+	case d.deleted <- struct{}{}:
+	default:
+	}
+}
+
+// Active reports whether requests are sorted already.
+func (d *Dispatcher) Active() bool { return d.ready.Load() != nil }
+
+// Filter returns next behind the dispatcher. It is called once.
+func (d *Dispatcher) Filter(next http.Handler) http.Handler {
+	d.next = next
+	plain := genericfilters.WithMaxInFlightLimit(next, d.cfg.Reads, d.cfg.Writes, d.cfg.LongRunning)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := d.ready.Load(); h != nil {
+			(*h).ServeHTTP(w, r)
+			return
+		}
+		plain.ServeHTTP(w, r)
+	})
+}
+
+// Run keeps the built-in objects and follows the configuration until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	client, err := kubernetes.NewForConfig(d.cfg.Client())
+	if err != nil {
+		log.Error(err, "Priority and fairness is off")
+		return
+	}
+	if err := ensure(ctx, client); err != nil && ctx.Err() == nil {
+		log.Error(err, "Storing the built-in flow schemas failed")
+	}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	control := utilflowcontrol.New(factory, client.FlowcontrolV1(), d.cfg.Reads+d.cfg.Writes)
+	factory.Start(ctx.Done())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := control.Run(ctx.Done()); err != nil && ctx.Err() == nil {
+			log.Error(err, "Priority and fairness has ended")
+		}
+	}()
+	defer func() { <-ended; factory.Shutdown() }()
+	for _, synced := range factory.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			return
+		}
+	}
+	estimate := flowrequest.NewWorkEstimator(d.stats, control.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), control.GetMaxSeats)
+	h := genericfilters.WithPriorityAndFairness(d.next, d.cfg.LongRunning, control, estimate, d.cfg.RequestTimeout/4)
+	d.ready.Store(&h)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.deleted:
+			if err := ensure(ctx, client); err != nil && ctx.Err() == nil {
+				log.Error(err, "Storing the built-in flow schemas failed")
+			}
+		}
+	}
+}
+
+// objectSize is what an object of unknown kind is taken for, in bytes.
+const objectSize = 2 << 10
+
+// stats answers for a resource as the library names it.
+func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	n, err := d.cfg.Count(ctx, schema.ParseGroupResource(resource))
+	if err != nil || n == 0 {
+		return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
+	}
+	return storage.Stats{ObjectCount: n, EstimatedAverageObjectSizeBytes: objectSize}, nil
+}
+
+// ensure makes the built-in objects that are missing and updates those that
+// nobody has taken into his own hands. Objects that must be there in a fixed form
+// are always put right.
+func ensure(ctx context.Context, client kubernetes.Interface) error {
+	c := client.FlowcontrolV1()
+	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations} {
+		for _, want := range list {
+			old, err := c.PriorityLevelConfigurations().Get(ctx, want.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				_, err = c.PriorityLevelConfigurations().Create(ctx, annotated(want.DeepCopy()), metav1.CreateOptions{FieldManager: manager})
+			} else if err == nil && mayUpdate(old, i == 0) && !sameLevel(&old.Spec, &want.Spec) {
+				old.Spec = *want.Spec.DeepCopy()
+				_, err = c.PriorityLevelConfigurations().Update(ctx, old, metav1.UpdateOptions{FieldManager: manager})
+			}
+			if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+				return fmt.Errorf("priority level %s: %w", want.Name, err)
+			}
+		}
+	}
+	for i, list := range [][]*flowcontrolv1.FlowSchema{bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas} {
+		for _, want := range list {
+			old, err := c.FlowSchemas().Get(ctx, want.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				_, err = c.FlowSchemas().Create(ctx, annotated(want.DeepCopy()), metav1.CreateOptions{FieldManager: manager})
+			} else if err == nil && mayUpdate(old, i == 0) && !equality.Semantic.DeepEqual(old.Spec, want.Spec) {
+				old.Spec = *want.Spec.DeepCopy()
+				_, err = c.FlowSchemas().Update(ctx, old, metav1.UpdateOptions{FieldManager: manager})
+			}
+			if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+				return fmt.Errorf("flow schema %s: %w", want.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+const manager = "api-priority-and-fairness-config-producer-v1"
+
+func annotated[T metav1.Object](o T) T {
+	o.SetAnnotations(map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"})
+	return o
+}
+
+// mayUpdate says whether the server looks after an object: it does until somebody
+// else changes it, or as the annotation says.
+func mayUpdate(o metav1.Object, mandatory bool) bool {
+	if mandatory {
+		return true
+	}
+	switch o.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey] {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	return o.GetGeneration() == 1
+}
+
+// sameLevel compares with the defaults filled in; the exempt level's own tuning is the administrator's.
+func sameLevel(have, want *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
+	if want.Exempt != nil {
+		return have.Type == want.Type
+	}
+	return equality.Semantic.DeepEqual(*have, *want)
+}
