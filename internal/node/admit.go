@@ -13,6 +13,7 @@ import (
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
+	"carob/internal/node/object"
 	"carob/internal/node/pods"
 	"carob/internal/node/spec"
 )
@@ -56,6 +57,9 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	if pod.Status.Phase == corev1.PodPending && spec.WantsAppArmor(pod) && !g.appArmor() { // L3.33
 		return pods.Verdict{Rejection: &podlife.Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
 	}
+	if r := admitFeatures(pod); r != nil {
+		return pods.Verdict{Rejection: r}
+	}
 	if g.down() { // L3.35
 		return pods.Verdict{Rejection: &podlife.Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}
 	}
@@ -89,6 +93,18 @@ func (g *gate) count(all []*corev1.Pod) {
 			delete(g.counted, uid)
 		}
 	}
+}
+
+// admitFeatures refuses a pod that needs features of its node which this one has not (L3.34).
+func admitFeatures(pod *corev1.Pod) *podlife.Rejection {
+	missing, err := object.MissingFeatures(pod)
+	switch {
+	case err != nil:
+		return &podlife.Rejection{Reason: "PodFeatureUnsupported", Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
+	case len(missing) > 0:
+		return &podlife.Rejection{Reason: "PodFeatureUnsupported", Message: "Pod requires node features that are not available: " + strings.Join(missing, ", ")}
+	}
+	return nil
 }
 
 func resizing(pod *corev1.Pod) bool {

@@ -149,3 +149,17 @@ func TestGateCounts(t *testing.T) {
 		t.Errorf("on a node that goes down: %+v", r)
 	}
 }
+
+// L3.34
+func TestAdmitFeatures(t *testing.T) {
+	no := false
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no}}
+	if r := admitFeatures(pod); r != nil {
+		t.Errorf("refused: %+v", r)
+	}
+	pod.Spec.HostNetwork = true
+	r := admitFeatures(pod)
+	if r == nil || r.Reason != "PodFeatureUnsupported" || r.Message != "Pod requires node features that are not available: UserNamespacesHostNetworkSupport" {
+		t.Errorf("%+v", r)
+	}
+}

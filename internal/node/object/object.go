@@ -277,6 +277,7 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 		s.Images = s.Images[:imagesReported]
 	}
 	s.Features, s.RuntimeHandlers = r.cfg.Features()
+	s.DeclaredFeatures = declaredFeatures()
 	for _, c := range conditions {
 		setCondition(node, c, now)
 	}

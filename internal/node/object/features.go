@@ -1,0 +1,45 @@
+package object
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	features "k8s.io/component-helpers/nodedeclaredfeatures"
+)
+
+// kubernetesVersion is the version whose features the agent has.
+var kubernetesVersion = version.MajorMinor(1, 37)
+
+// gates are the features of that version that pods may ask of their node, and that
+// this agent has (L0.1–L0.3).
+type gates struct{}
+
+// Enabled implements features.FeatureGate.
+func (gates) Enabled(name string) bool {
+	return slices.Contains([]string{
+		"RestartAllContainersOnContainerExits",
+		"InPlacePodVerticalScalingInitContainers",
+		"InPlacePodLevelResourcesVerticalScaling",
+	}, name)
+}
+
+// declaredFeatures is what the Node object says of them, sorted.
+func declaredFeatures() []string {
+	return features.DefaultFramework.DiscoverNodeFeatures(&features.NodeConfiguration{FeatureGates: gates{}, Version: kubernetesVersion})
+}
+
+// MissingFeatures are the features that a pod needs of its node and this agent does
+// not have, sorted (L3.34).
+func MissingFeatures(pod *corev1.Pod) ([]string, error) {
+	f := features.DefaultFramework
+	needs, err := f.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, kubernetesVersion)
+	if err != nil || needs.IsEmpty() {
+		return nil, err
+	}
+	match, err := f.MatchNodeFeatureSet(needs, f.TryMap(declaredFeatures()))
+	if err != nil {
+		return nil, err
+	}
+	return match.UnsatisfiedRequirements, nil
+}
