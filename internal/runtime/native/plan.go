@@ -143,11 +143,7 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	env := envOf(c, &pl.image.Config, pl.hostname)
 	p := &program{}
-	if !pl.groups.v2 { // on v2 the monitor's clone put us there already
-		for _, procs := range pl.groups.procs(pl.cgroup) {
-			p.write(procs, "0")
-		}
-	}
+	cpu := pl.joinGroups(p)
 	// Lowering it needs CAP_SYS_RESOURCE; a host that withholds it is degraded, not broken.
 	p.write("/proc/self/oom_score_adj", fmt.Sprint(c.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
@@ -161,7 +157,7 @@ func (pl *containerPlan) program() (*program, error) {
 	if pl.userns != "" {
 		userns = p.open(pl.userns, unix.O_RDONLY)
 	}
-	labels := pl.openLabels(p)
+	late := pl.openLate(p, cpu)
 	null := p.tree("/dev/null", false)
 	p.attr(null, unix.MOUNT_ATTR_RDONLY, unix.MS_PRIVATE, false, noUserNS) // or its root could change the host's mode
 	// Sources are opened while our mounts are still peers of the host's, so
@@ -238,17 +234,37 @@ func (pl *containerPlan) program() (*program, error) {
 			// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
 			p.unshare(flags)
 		}
-		pl.become(p, sc, labels, id, cwd, argv, withHome(env, home))
+		pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
 		return id, nil
 	}, "/etc/passwd", "/etc/group")
 	return p, nil
 }
 
-// labels are slots of the files that take what the process is confined to at its
-// exec; opened while /proc is the host's, since a container's may be anything.
-type labels struct{ apparmor, selinux int }
+// joinGroups enters the container's cgroups, on version 1: on 2 the monitor's clone
+// put us there already. The one that shares out processor time is only opened, and
+// its slot answered, -1 for none: what we do until the exec must neither
+// wait behind all else for a pod that asked for no processor, nor be paid from a small quota.
+func (pl *containerPlan) joinGroups(p *program) (cpu int) {
+	cpu = -1
+	if pl.groups.v2 {
+		return cpu
+	}
+	for i, procs := range pl.groups.procs(pl.cgroup) {
+		if pl.groups.tree[i].has("cpu") {
+			cpu = p.open(procs, unix.O_WRONLY)
+		} else {
+			p.write(procs, "0")
+		}
+	}
+	return cpu
+}
 
-func (pl *containerPlan) openLabels(p *program) (l labels) {
+// late are slots of the files that take what the process is confined to at its
+// exec; opened while /proc and /sys are the host's, since a container's may be anything.
+type late struct{ cpu, apparmor, selinux int }
+
+func (pl *containerPlan) openLate(p *program, cpu int) (l late) {
+	l.cpu = cpu
 	if pl.apparmor != "" {
 		l.apparmor = p.open("/proc/self/attr/apparmor/exec", unix.O_WRONLY)
 	}
@@ -273,8 +289,11 @@ func withHome(env []string, home string) []string {
 // become ends every program: from root in the container's file system to the
 // user's process. The order of seccomp is runc's, so that profiles written for
 // it hold: before the credentials change unless no_new_privs lets it be last.
-func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContext, l labels, id *identity, cwd string, argv, env []string) {
+func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContext, l late, id *identity, cwd string, argv, env []string) {
 	p.stdio(id)
+	if l.cpu >= 0 {
+		p.writeSlot(l.cpu, "0")
+	}
 	if pl.apparmor != "" {
 		p.writeSlot(l.apparmor, "exec "+pl.apparmor)
 	}
@@ -303,14 +322,10 @@ func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContex
 func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32, id identity) *program {
 	sc := pl.config.GetLinux().GetSecurityContext()
 	p := &program{}
-	if !pl.groups.v2 {
-		for _, procs := range pl.groups.procs(pl.cgroup) {
-			p.write(procs, "0")
-		}
-	}
+	cpu := pl.joinGroups(p)
 	p.write("/proc/self/oom_score_adj", fmt.Sprint(pl.config.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
-	labels := pl.openLabels(p)
+	late := pl.openLate(p, cpu)
 	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 	if pl.groups.v2 {
 		kinds |= unix.CLONE_NEWCGROUP
@@ -332,7 +347,7 @@ func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32,
 		if pl.userns != "" {
 			p.join(unix.CLONE_NEWUSER)
 		}
-		pl.become(p, sc, labels, &id, cwdOf(pl.config, &pl.image.Config), argv, withHome(env, home))
+		pl.become(p, sc, late, &id, cwdOf(pl.config, &pl.image.Config), argv, withHome(env, home))
 		return &id, nil
 	}, "/etc/passwd")
 	return p
