@@ -12,6 +12,7 @@ import (
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -82,9 +83,6 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	}
 	if s.line() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
-	}
-	if len(cfg.CDIDevices) > 0 {
-		return nil, status.Errorf(codes.Unimplemented, "CDI device %q: this runtime takes devices by their path only", cfg.CDIDevices[0].Name)
 	}
 	image, err := r.cfg.Images.Resolve(ctx, cfg.GetImage().GetImage())
 	if err != nil {
@@ -213,9 +211,20 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	if sc.GetPrivileged() && s.config.GetLinux().GetSecurityContext() != nil && !s.config.GetLinux().GetSecurityContext().GetPrivileged() {
 		return nil, status.Error(codes.InvalidArgument, "no privileged container allowed in sandbox")
 	}
+	names, err := cdiNames(c.config)
+	if err != nil {
+		return nil, err
+	}
+	if rec.StartedAt != 0 {
+		names = nil // an exec needs none, and their specifications may be gone
+	}
+	config, cdiNodes, err := injectCDI(c.config, names, r.cfg.CDIDirs)
+	if err != nil {
+		return nil, err
+	}
 	ids := idsOf(s)
 	pl = &containerPlan{
-		id: rec.ID, config: c.config, image: rec.Image, hostname: rec.Hostname,
+		id: rec.ID, config: config, image: rec.Image, hostname: rec.Hostname,
 		groups: r.groups, cgroup: rec.Cgroup, rootDir: filepath.Join(r.containerDir(rec.ID), "rootfs"),
 		etc:    map[string]string{},
 		userns: s.rec.UserNS, usernsIDs: ids,
@@ -227,7 +236,6 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
 		pl.shm = "/dev/shm"
 	}
-	var err error
 	if pl.caps, err = capabilitiesOf(sc.GetCapabilities(), sc.GetPrivileged(), r.host.caps); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -254,6 +262,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		}
 		pl.devices = append(pl.devices, list...)
 	}
+	pl.devices = append(pl.devices, cdiNodes...)
 	if err := r.takeSnapshots(ctx, c, pl, ids); err != nil {
 		return nil, err
 	}
@@ -417,7 +426,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		}
 		open = append(open, st.cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
+	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(spec, report *os.File) (int, error) {
 		st.spec, st.status = spec, report
 		pid, err := m.start(st)
 		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
@@ -426,7 +435,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 }
 
 // runProgram has start run a program and waits for its outcome.
-func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program, state specs.ContainerState, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
@@ -447,6 +456,9 @@ func (r *Runtime) runProgram(ctx context.Context, p *program, start func(spec, r
 	}
 	stop := context.AfterFunc(ctx, kill)
 	talk := dialogue{program: p}
+	if pl.filter != nil && pl.filter.agent != nil {
+		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.containerDir(pl.id), pid, state) }
+	}
 	err = talk.talk(ours)
 	if !stop() && ctx.Err() != nil {
 		return pid, nil, ctx.Err()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -107,7 +108,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		}
 	}
 	defer kill() // whatever the way out, the process does not outlive the call
-	if _, _, err = r.runProgram(ctx, p, func(spec, report *os.File) (int, error) {
+	if _, _, err = r.runProgram(ctx, pl, p, specs.StateRunning, func(spec, report *os.File) (int, error) {
 		x.spec, x.status = spec, report
 		var err error
 		if run, err = m.exec(x); errors.Is(err, unix.ESRCH) {

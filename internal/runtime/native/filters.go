@@ -114,6 +114,13 @@ func (f *filters) file(name string) (*filter, error) {
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: %v", name, err)
 	}
-	f.files[name] = fileFilter{st.ModTime(), st.Size(), &filter{bpf: prog.BPF, flags: prog.Flags}}
+	made := &filter{bpf: prog.BPF, flags: prog.Flags}
+	if prog.Notify {
+		if !filepath.IsAbs(profile.ListenerPath) {
+			return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: SCMP_ACT_NOTIFY needs a listenerPath, where an agent takes the calls", name)
+		}
+		made.agent = &seccompAgent{path: profile.ListenerPath, metadata: profile.ListenerMetadata}
+	}
+	f.files[name] = fileFilter{st.ModTime(), st.Size(), made}
 	return f.files[name].filter, nil
 }

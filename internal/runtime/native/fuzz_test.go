@@ -160,18 +160,55 @@ func TestSanitised(t *testing.T) {
 	os.Chmod(log, 0o666)
 	const tests = "^(TestContainerLife|TestExitCodes|TestStop|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestImageVolume|" +
 		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
+	innerRun(t, dir, tests)
+	if report, err := os.ReadFile(log); err != nil || len(report) > 0 {
+		t.Errorf("%v\n%s", err, report)
+	}
+}
+
+// innerRun runs tests of this package on the programs in dir.
+func innerRun(t *testing.T, dir, tests string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run", tests)
 	cmd.Env = append(os.Environ(), "CAROB_NATIVE_PROGRAMS="+dir)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if report, err := os.ReadFile(log); err != nil || len(report) > 0 {
-		t.Errorf("%v\n%s", err, report)
+}
+
+// firstRelease is the commit whose monitors must be served (csrc/README.md).
+const firstRelease = "7b1d284"
+
+// buildOldMonitor builds the first release's monitor, and today's helper, which
+// comes with each start.
+func buildOldMonitor(t *testing.T, dir string) {
+	t.Helper()
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no gcc")
+	}
+	var sources []string
+	for _, f := range []string{"monitor.c", "process.c", "log.c", "monitor.h", "common.h"} {
+		b, err := exec.Command("git", "show", firstRelease+":./csrc/"+f).Output()
+		if err != nil {
+			t.Skipf("the history of this source tree does not reach back to %s", firstRelease)
+		}
+		if err := os.WriteFile(filepath.Join(dir, f), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(f, ".c") {
+			sources = append(sources, filepath.Join(dir, f))
+		}
+	}
+	if out, err := exec.Command(gcc, append([]string{"-std=gnu11", "-Os", "-static", "-o", filepath.Join(dir, "monitor")}, sources...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "helper"), helperProgram, 0o755); err != nil {
+		t.Fatal(err)
 	}
 }
 

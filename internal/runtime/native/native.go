@@ -106,6 +106,10 @@ type Config struct {
 	// Name and Version are what Version answers ("carob", "0.1.0").
 	Name, Version string
 
+	// CDIDirs is where specifications of CDI devices live; /etc/cdi and /var/run/cdi
+	// when empty. They are read with each container that asks for one.
+	CDIDirs []string
+
 	// SeccompRoot is where Localhost profiles with relative names live.
 	SeccompRoot string
 	// SandboxPool is how many monitors stand ready; zero for none.

@@ -49,6 +49,7 @@ type imageMount struct {
 type filter struct {
 	bpf   []byte
 	flags uint
+	agent *seccompAgent // decides some calls; nil when the filter decides all
 }
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -223,6 +223,9 @@ func (r *Runtime) Version(context.Context, *cri.VersionRequest) (*cri.VersionRes
 	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: r.cfg.Version, RuntimeApiVersion: "v1"}, nil
 }
 
+// handlerName is what a RuntimeClass may call this runtime besides the default "".
+const handlerName = "carob"
+
 // Status answers the two conditions and what the runtime can do.
 func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.StatusResponse, error) {
 	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
@@ -231,10 +234,10 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 	}
 	resp := &cri.StatusResponse{
 		Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true}, network}},
-		RuntimeHandlers: []*cri.RuntimeHandler{{
-			Name:     "",
-			Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true},
-		}},
+		RuntimeHandlers: []*cri.RuntimeHandler{
+			{Name: "", Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
+			{Name: handlerName, Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
+		},
 		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	if req.GetVerbose() {

@@ -57,8 +57,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	if cfg.GetMetadata().GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata with a name")
 	}
-	if h := req.GetRuntimeHandler(); h != "" {
-		return nil, status.Errorf(codes.InvalidArgument, "no runtime for %q is configured", h)
+	if h := req.GetRuntimeHandler(); h != "" && h != handlerName {
+		return nil, status.Errorf(codes.InvalidArgument, "no runtime for %q is configured; there are the default and %q", h, handlerName)
 	}
 	id := newID()
 	s := &sandbox{config: cfg, name: sandboxName(cfg.Metadata)}

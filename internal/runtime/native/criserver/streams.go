@@ -76,3 +76,36 @@ func (s *imageService) StreamImages(r *cri.StreamImagesRequest, stream grpc.Serv
 		return stream.Send(&cri.StreamImagesResponse{Images: part})
 	})
 }
+
+// measured is a runtime that has metrics besides stats.
+type measured interface {
+	ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error)
+	ListPodSandboxMetrics(context.Context, *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error)
+}
+
+// ListMetricDescriptors answers Unimplemented for a runtime without metrics.
+func (s *runtimeService) ListMetricDescriptors(ctx context.Context, r *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
+	if m, ok := s.Runtime.(measured); ok {
+		return m.ListMetricDescriptors(ctx, r)
+	}
+	return s.otherRuntimeCalls.ListMetricDescriptors(ctx, r)
+}
+
+// ListPodSandboxMetrics answers Unimplemented for a runtime without metrics.
+func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context, r *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
+	if m, ok := s.Runtime.(measured); ok {
+		return m.ListPodSandboxMetrics(ctx, r)
+	}
+	return s.otherRuntimeCalls.ListPodSandboxMetrics(ctx, r)
+}
+
+// StreamPodSandboxMetrics is ListPodSandboxMetrics in parts.
+func (s *runtimeService) StreamPodSandboxMetrics(_ *cri.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[cri.StreamPodSandboxMetricsResponse]) error {
+	all, err := s.ListPodSandboxMetrics(stream.Context(), &cri.ListPodSandboxMetricsRequest{})
+	if err != nil {
+		return err
+	}
+	return inParts(all.GetPodMetrics(), func(part []*cri.PodSandboxMetrics) error {
+		return stream.Send(&cri.StreamPodSandboxMetricsResponse{PodSandboxMetrics: part})
+	})
+}

@@ -21,8 +21,9 @@ import (
 // Program is a compiled profile: struct sock_filter, eight bytes each, and the
 // flags to load it with.
 type Program struct {
-	BPF   []byte
-	Flags uint
+	BPF    []byte
+	Flags  uint
+	Notify bool // some calls are left to a listener; Flags ask for one
 }
 
 // abi is one way a process can call the kernel.
@@ -32,8 +33,9 @@ type abi struct {
 	numbers func() map[string]uint32
 }
 
-// Calls with this bit are x32's; profiles that list it still get none of them:
-// kernels with x32 are rare, and its second entry to every call is a risk.
+// Calls with this bit are x32's. Kernels with it are rare, and its second entry to
+// every call is a risk: a profile that lists it sees a kernel without (ENOSYS), one
+// that doesn't has the caller killed, as with every ABI that is not listed.
 const x32Bit = 0x40000000
 
 func table(text string) func() map[string]uint32 {
@@ -78,6 +80,13 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
+	notify, err := notifies(p)
+	if err != nil {
+		return nil, err
+	}
+	if notify {
+		flags |= unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
+	}
 	a := &assembler{}
 	a.load(offArch)
 	for i, abi := range list {
@@ -89,9 +98,15 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 		if abi.arch == specs.ArchX86_64 {
 			x32 := body.label()
 			body.far(x32Bit, x32)
-			rules.emit(body, abi.numbers(), x32)
+			rules.search(body, rules.spans(abi.numbers()))
+			body.place(x32)
+			if listed(p, specs.ArchX32) {
+				body.ret(unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS))
+			} else {
+				body.ret(unix.SECCOMP_RET_KILL_PROCESS)
+			}
 		} else {
-			rules.emit(body, abi.numbers(), none)
+			rules.search(body, rules.spans(abi.numbers()))
 		}
 		code, err := body.assemble()
 		if err != nil {
@@ -113,7 +128,28 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 		out = append(out, c.Jt, c.Jf)
 		out = binary.LittleEndian.AppendUint32(out, c.K)
 	}
-	return &Program{BPF: out, Flags: flags}, nil
+	return &Program{BPF: out, Flags: flags, Notify: notify}, nil
+}
+
+// notifies says whether calls are left to a listener. Those that hand the listener
+// over and tell of the start can't wait for who has not got it yet.
+func notifies(p *specs.LinuxSeccomp) (bool, error) {
+	if p.DefaultAction == specs.ActNotify {
+		return false, fmt.Errorf("seccomp: %s can't be the default action", specs.ActNotify)
+	}
+	found := false
+	for _, s := range p.Syscalls {
+		if s.Action != specs.ActNotify {
+			continue
+		}
+		found = true
+		for _, name := range []string{"write", "sendmsg"} {
+			if slices.Contains(s.Names, name) {
+				return false, fmt.Errorf("seccomp: %s can't be used for %s", specs.ActNotify, name)
+			}
+		}
+	}
+	return found, nil
 }
 
 func listed(p *specs.LinuxSeccomp, arch specs.Arch) bool {
@@ -133,6 +169,8 @@ func flagsOf(p *specs.LinuxSeccomp) (uint, error) {
 			flags |= unix.SECCOMP_FILTER_FLAG_LOG
 		case specs.LinuxSeccompFlagSpecAllow:
 			flags |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+		case specs.LinuxSeccompFlagWaitKillableRecv:
+			flags |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 		case "SECCOMP_FILTER_FLAG_TSYNC": // the loading process has one thread
 		default:
 			return 0, fmt.Errorf("seccomp: flag %q is not supported", f)
@@ -245,6 +283,8 @@ func action(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 		return unix.SECCOMP_RET_LOG, nil
 	case specs.ActAllow:
 		return unix.SECCOMP_RET_ALLOW, nil
+	case specs.ActNotify:
+		return unix.SECCOMP_RET_USER_NOTIF, nil
 	}
 	return 0, fmt.Errorf("seccomp: action %q is not supported", a)
 }
@@ -309,15 +349,6 @@ func (s *ruleSet) spans(numbers map[string]uint32) []span {
 	}
 	gap(at)
 	return out
-}
-
-// emit writes the decision for the call number that is loaded.
-func (s *ruleSet) emit(a *assembler, numbers map[string]uint32, x32 int) {
-	s.search(a, s.spans(numbers))
-	if x32 != none {
-		a.place(x32)
-		a.ret(unix.SECCOMP_RET_KILL_PROCESS)
-	}
 }
 
 // search is a binary search; every path ends in a return.

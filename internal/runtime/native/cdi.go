@@ -1,0 +1,138 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+// cdiNames are the CDI devices a container asks for, by the field of CRI and by
+// the annotations of older device plugins.
+func cdiNames(c *cri.ContainerConfig) ([]string, error) {
+	var names []string
+	for _, d := range c.CDIDevices {
+		names = append(names, d.Name)
+	}
+	_, annotated, err := cdi.ParseAnnotations(c.Annotations)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "CDI devices in annotations: %v", err)
+	}
+	for _, n := range annotated {
+		if !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names, nil
+}
+
+// injectCDI answers the configuration with what the CDI specifications below dirs
+// say about the devices, and their nodes. Hooks can't be run: a device that needs
+// one is refused.
+func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []device, error) {
+	if len(names) == 0 {
+		return c, nil, nil
+	}
+	if len(dirs) == 0 {
+		dirs = cdi.DefaultSpecDirs
+	}
+	cache, err := cdi.NewCache(cdi.WithAutoRefresh(false), cdi.WithSpecDirs(dirs...))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading CDI specifications: %w", err)
+	}
+	s := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
+	if unknown, err := cache.InjectDevices(s, names...); err != nil {
+		if len(unknown) > 0 {
+			broken := ""
+			for file, errs := range cache.GetErrors() {
+				broken += fmt.Sprintf("; %s: %v", file, errors.Join(errs...))
+			}
+			return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken)
+		}
+		return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices: %v", err)
+	}
+	if h := s.Hooks; h != nil && len(h.Prestart)+len(h.CreateRuntime)+len(h.CreateContainer)+len(h.StartContainer)+len(h.Poststart)+len(h.Poststop) > 0 { //nolint:staticcheck // Prestart is old, not gone
+		return nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need OCI hooks, which this runtime does not run", strings.Join(names, ", "))
+	}
+	if s.Linux.IntelRdt != nil {
+		return nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need Intel RDT, which this runtime does not set", strings.Join(names, ", "))
+	}
+	c = proto.Clone(c).(*cri.ContainerConfig)
+	for _, kv := range s.Process.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: k, Value: []byte(v)})
+	}
+	for i := range s.Mounts {
+		m, err := cdiMount(&s.Mounts[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		c.Mounts = append(c.Mounts, m)
+	}
+	for _, g := range s.Process.User.AdditionalGids {
+		c.Linux.SecurityContext.SupplementalGroups = append(c.Linux.SecurityContext.SupplementalGroups, int64(g))
+	}
+	devices, err := cdiDevices(s)
+	return c, devices, err
+}
+
+func cdiMount(m *specs.Mount) (*cri.Mount, error) {
+	if m.Type != "" && m.Type != "bind" && m.Type != "none" {
+		return nil, status.Errorf(codes.Unimplemented, "CDI mount %s of type %q: only binds are supported", m.Destination, m.Type)
+	}
+	out := &cri.Mount{HostPath: m.Source, ContainerPath: m.Destination}
+	for _, o := range m.Options {
+		switch o {
+		case "ro":
+			out.Readonly = true
+		case "rslave", "slave":
+			out.Propagation = cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+		case "rshared", "shared":
+			out.Propagation = cri.MountPropagation_PROPAGATION_BIDIRECTIONAL
+		case "bind", "rbind", "private", "rprivate", "rw":
+		default:
+			if _, ok := volumeOptions[o]; !ok {
+				return nil, status.Errorf(codes.Unimplemented, "CDI mount %s: option %q is not supported", m.Destination, o)
+			}
+			out.MountOptions = append(out.MountOptions, o)
+		}
+	}
+	return out, nil
+}
+
+func cdiDevices(s *specs.Spec) ([]device, error) {
+	var out []device
+	for _, d := range s.Linux.Devices {
+		kind := map[string]uint32{"c": unix.S_IFCHR, "u": unix.S_IFCHR, "b": unix.S_IFBLK}[d.Type]
+		if kind == 0 {
+			return nil, status.Errorf(codes.InvalidArgument, "CDI device %s is of type %q, not c or b", d.Path, d.Type)
+		}
+		n := device{path: d.Path, mode: kind | 0o666, major: uint32(d.Major), minor: uint32(d.Minor), access: "rwm"}
+		if d.FileMode != nil {
+			n.mode = kind | uint32(d.FileMode.Perm())
+		}
+		if d.UID != nil {
+			n.uid = *d.UID
+		}
+		if d.GID != nil {
+			n.gid = *d.GID
+		}
+		if r := s.Linux.Resources; r != nil {
+			for _, rule := range r.Devices {
+				if rule.Allow && rule.Type == d.Type && rule.Major != nil && *rule.Major == d.Major && rule.Minor != nil && *rule.Minor == d.Minor {
+					n.access = rule.Access
+				}
+			}
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}

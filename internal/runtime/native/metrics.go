@@ -1,0 +1,141 @@
+package native
+
+import (
+	"context"
+	"slices"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// metric is one figure of a container or pod, named as cAdvisor names it, so that
+// dashboards made for kubelets find it.
+type metric struct {
+	name, help string
+	kind       cri.MetricType
+	label      string // one more than those each has; "" for none
+}
+
+// Labels of every metric; values follow in this order.
+var metricLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
+
+var (
+	cpuSeconds      = metric{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds", cri.MetricType_COUNTER, ""}
+	memoryUsage     = metric{"container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", cri.MetricType_GAUGE, ""}
+	memoryWorking   = metric{"container_memory_working_set_bytes", "Current working set in bytes", cri.MetricType_GAUGE, ""}
+	memoryRSS       = metric{"container_memory_rss", "Size of RSS in bytes", cri.MetricType_GAUGE, ""}
+	memorySwap      = metric{"container_memory_swap", "Container swap usage in bytes", cri.MetricType_GAUGE, ""}
+	memoryFailures  = metric{"container_memory_failures_total", "Cumulative count of memory allocation failures", cri.MetricType_COUNTER, "failure_type"}
+	memoryLimit     = metric{"container_spec_memory_limit_bytes", "Memory limit for the container", cri.MetricType_GAUGE, ""}
+	processes       = metric{"container_processes", "Number of processes running inside the container", cri.MetricType_GAUGE, ""}
+	fsUsage         = metric{"container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem", cri.MetricType_GAUGE, ""}
+	startSeconds    = metric{"container_start_time_seconds", "Start time of the container since unix epoch in seconds", cri.MetricType_GAUGE, ""}
+	receiveBytes    = metric{"container_network_receive_bytes_total", "Cumulative count of bytes received", cri.MetricType_COUNTER, "interface"}
+	receiveErrors   = metric{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", cri.MetricType_COUNTER, "interface"}
+	transmitBytes   = metric{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", cri.MetricType_COUNTER, "interface"}
+	transmitErrors  = metric{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", cri.MetricType_COUNTER, "interface"}
+	allMetrics      = []metric{cpuSeconds, memoryUsage, memoryWorking, memoryRSS, memorySwap, memoryFailures, memoryLimit, processes, fsUsage, startSeconds, receiveBytes, receiveErrors, transmitBytes, transmitErrors}
+	nanosPerSeconds = uint64(1e9)
+)
+
+// ListMetricDescriptors names the metrics of ListPodSandboxMetrics.
+func (r *Runtime) ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
+	resp := &cri.ListMetricDescriptorsResponse{}
+	for _, m := range allMetrics {
+		d := &cri.MetricDescriptor{Name: m.name, Help: m.help, LabelKeys: slices.Clone(metricLabels)}
+		if m.label != "" {
+			d.LabelKeys = append(d.LabelKeys, m.label)
+		}
+		resp.Descriptors = append(resp.Descriptors, d)
+	}
+	return resp, nil
+}
+
+// figures collects metrics of one container or pod.
+type figures struct {
+	labels []string
+	list   []*cri.Metric
+}
+
+func (f *figures) add(m metric, v uint64, extra ...string) {
+	f.list = append(f.list, &cri.Metric{
+		Name: m.name, MetricType: m.kind, LabelValues: append(slices.Clone(f.labels), extra...), Value: value(v),
+	})
+}
+
+func (f *figures) addUsage(u *usage) {
+	f.add(cpuSeconds, u.cpu/nanosPerSeconds)
+	f.add(memoryUsage, u.memory)
+	f.add(memoryWorking, u.workingSet())
+	f.add(memoryRSS, u.rss)
+	f.add(memorySwap, u.swap)
+	f.add(memoryFailures, u.faults, "pgfault")
+	f.add(memoryFailures, u.majorFaults, "pgmajfault")
+	f.add(memoryLimit, u.limit)
+	f.add(processes, u.pids)
+}
+
+// ListPodSandboxMetrics measures the pods whose sandbox is ready, now.
+func (r *Runtime) ListPodSandboxMetrics(ctx context.Context, _ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
+	r.mu.RLock()
+	list := make([]*sandbox, 0, len(r.sandboxes))
+	for _, s := range r.sandboxes {
+		list = append(list, s)
+	}
+	r.mu.RUnlock()
+	resp := &cri.ListPodSandboxMetricsResponse{}
+	for _, s := range list {
+		if s.line() != nil {
+			resp.PodMetrics = append(resp.PodMetrics, r.podMetrics(ctx, s))
+		}
+	}
+	return resp, nil
+}
+
+func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMetrics {
+	m := s.config.GetMetadata()
+	pod := figures{labels: []string{"", r.podCgroup(s), "", s.rec.ID, m.GetNamespace(), m.GetName()}}
+	if group := r.podCgroup(s); group != "" {
+		u := r.groups.measure(group)
+		pod.addUsage(&u)
+	}
+	if !s.hostNetwork() {
+		if n := networkUsage(s.rec.NetNS); n != nil {
+			for _, i := range append([]*cri.NetworkInterfaceUsage{n.DefaultInterface}, n.Interfaces...) {
+				if i != nil {
+					pod.add(receiveBytes, i.GetRxBytes().GetValue(), i.Name)
+					pod.add(receiveErrors, i.GetRxErrors().GetValue(), i.Name)
+					pod.add(transmitBytes, i.GetTxBytes().GetValue(), i.Name)
+					pod.add(transmitErrors, i.GetTxErrors().GetValue(), i.Name)
+				}
+			}
+		}
+	}
+	out := &cri.PodSandboxMetrics{PodSandboxId: s.rec.ID, Metrics: pod.list}
+	for _, c := range r.containersOf(s.rec.ID) {
+		if !c.running() {
+			continue
+		}
+		rec := c.record()
+		f := figures{labels: []string{c.config.GetMetadata().GetName(), rec.Cgroup, rec.ImageName, rec.ID, m.GetNamespace(), m.GetName()}}
+		u := r.groups.measure(rec.Cgroup)
+		f.addUsage(&u)
+		f.add(startSeconds, uint64(rec.StartedAt)/nanosPerSeconds)
+		if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
+			f.add(fsUsage, uint64(d.Bytes))
+		}
+		out.ContainerMetrics = append(out.ContainerMetrics, &cri.ContainerMetrics{ContainerId: rec.ID, Metrics: f.list})
+	}
+	return out
+}
+
+// podCgroup is the cgroup that the agent made for a pod, "" without one.
+func (r *Runtime) podCgroup(s *sandbox) string {
+	if s.config.GetLinux().GetCgroupParent() == "" {
+		return ""
+	}
+	group, err := r.cgroupOf(s, "x")
+	if err != nil {
+		return ""
+	}
+	return parentGroup(group)
+}
