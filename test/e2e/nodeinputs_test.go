@@ -109,6 +109,27 @@ func TestStaticPod(t *testing.T) {
 	c.kubectl(t, "wait", "pod/"+name, "--for=delete", "--timeout="+patience.String())
 }
 
+// TestStaticPodMakesRoom: a static pod is critical; others end for it (L3.40).
+func TestStaticPodMakesRoom(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	cpu := c.kubectl(t, "get", "node", "e2e-node", "-o", "jsonpath={.status.allocatable.cpu}")
+	c.kubectlIn(t, fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: big}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: 'busybox:1.32.0', command: [sleep, '3600'], resources: {requests: {cpu: %q}}}]
+`, cpu), "apply", "-f", "-")
+	c.wait(t, "pod/big", "condition=Ready")
+	writeFile(t, filepath.Join(c.DataDir, "manifests", "web.yaml"), strings.Replace(staticManifest("1"), "{name: c,", "{name: c, resources: {requests: {cpu: 100m}},", 1))
+	c.become(t, "web-e2e-node", "condition=Ready")
+	p := c.pod(t, "big")
+	if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Preempting" || p.Status.Message != "Preempted in order to admit critical pod" {
+		t.Errorf("%s %s: %q", p.Status.Phase, p.Status.Reason, p.Status.Message)
+	}
+	c.waitEvent(t, "big", "Preempting")
+}
+
 // TestEviction: pods that store too much go, and when the node is short of memory
 // one that uses more than it asked for (L7.150–L7.153).
 func TestEviction(t *testing.T) {

@@ -182,7 +182,7 @@ func TestLogindThatIsMissingIsTriedAgain(t *testing.T) {
 
 // manager is a logind on a bus of its own.
 type manager struct {
-	lock *os.File // the other end of the newest lock
+	locks []*os.File // both ends; a finalizer would close them
 }
 
 func (m *manager) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
@@ -190,7 +190,7 @@ func (m *manager) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	if err != nil || what != "shutdown" || mode != "delay" {
 		return 0, dbus.MakeFailedError(fmt.Errorf("inhibit %s %s: %w", what, mode, err))
 	}
-	m.lock = ours
+	m.locks = append(m.locks, ours, theirs)
 	return dbus.UnixFD(theirs.Fd()), nil
 }
 
@@ -275,7 +275,6 @@ func TestLogindOverDBus(t *testing.T) {
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
-	server.Close() // the last copy of the other end of the lock
 	if err := l.conn.Close(); err != nil {
 		t.Fatal(err)
 	}
