@@ -142,7 +142,7 @@ func oldStatus(st *corev1.PodStatus, k class, name string) *corev1.ContainerStat
 		list = st.InitContainerStatuses
 	case ephemeral:
 		list = st.EphemeralContainerStatuses
-	case regular:
+	case regular, volume:
 	}
 	for i := range list {
 		if list[i].Name == name {

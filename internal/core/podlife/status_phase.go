@@ -109,7 +109,7 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 			default:
 				unknown++
 			}
-		case ephemeral:
+		case ephemeral, volume:
 		}
 	}
 	switch {

@@ -15,7 +15,7 @@ func diskUsage(ctx context.Context, dir string) (bytes, inodes int64) {
 	if err != nil {
 		return 0, 0
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	var device uint64
 	seen := map[uint64]bool{} // files with several names
 	_ = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {

@@ -102,7 +102,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach logind: %w", err)
 	}
-	defer login.Close()
+	defer func() { _ = login.Close() }()
 	delay, err := login.Delay(ctx)
 	if err != nil {
 		return err
