@@ -24,7 +24,7 @@ func (m *machine) setPhase(st *corev1.PodStatus) {
 	if ended {
 		end := &m.s.End
 		switch {
-		case end.Phase != "" && !(end.Reason == "Terminated" && phase == corev1.PodSucceeded): // L7.156
+		case end.Phase != "":
 			st.Phase, st.Reason, st.Message = end.Phase, end.Reason, end.Message
 			return
 		case !terminal(phase) && m.s.Life == Terminated && !m.isStatic():
