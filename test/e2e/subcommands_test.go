@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// use is one call of kubectl and what it must say.
+type use struct {
+	args  string // split at blanks
+	stdin string
+	want  []string
+	fails bool
+}
+
+const configMapA = `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {app: a}}, data: {k: "%s"}}`
+
+// Every subcommand that `kubectl --help` names is called and does its work.
+// logs, exec, cp, port-forward, debug and run have tests of their own.
+func TestEverySubcommand(t *testing.T) {
+	c := shared
+	ns := "subcommands"
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	a2 := write("a.yaml", fmt.Sprintf(configMapA, "two"))
+	write("kustomization.yaml", "resources: [a.yaml]\nnamePrefix: made-\n")
+	c.kubectl(t, "create", "namespace", ns)
+	t.Cleanup(func() { c.kubectl(t, "delete", "namespace", ns) })
+	steps := []use{
+		{args: "apply -f -", stdin: fmt.Sprintf(configMapA, "one"), want: []string{"configmap/a created"}},
+		{args: "diff -f " + a2, fails: true, want: []string{"-  k: one", "+  k: two"}},
+		{args: "apply -f " + a2, want: []string{"configmap/a configured"}},
+		{args: "apply --server-side --force-conflicts -f " + a2, want: []string{"serverside-applied"}},
+		{args: "apply view-last-applied configmap/a", want: []string{"k: two"}},
+		{args: "kustomize " + dir, want: []string{"name: made-a"}},
+		{args: "apply -k " + dir, want: []string{"configmap/made-a created"}},
+		{args: "get configmap a -o jsonpath={.data.k}", want: []string{"two"}},
+		{args: "patch configmap a -p {\"data\":{\"k\":\"three\"}}", want: []string{"patched"}},
+		{args: "patch configmap a --type=json -p [{\"op\":\"add\",\"path\":\"/data/j\",\"value\":\"x\"}]", want: []string{"patched"}},
+		{args: "replace -f " + a2, want: []string{"replaced"}},
+		{args: "label configmap a tier=web", want: []string{"labeled"}},
+		{args: "annotate configmap a note=yes", want: []string{"annotated"}},
+		{args: "edit configmap a", want: []string{"edited"}},
+		{args: "get configmap a --show-labels", want: []string{"tier=web"}},
+		{args: "describe configmap a", want: []string{"note: yes", "edited"}},
+		{args: "explain ingress.spec.rules", want: []string{"host"}},
+		{args: "wait configmap/a --for=jsonpath={.data.k}=edited --timeout=10s", want: []string{"condition met"}},
+
+		{args: "create deployment web --image=busybox:1.36 --replicas=2", want: []string{"created"}},
+		{args: "set image deployment/web busybox=busybox:1.37", want: []string{"image updated"}},
+		{args: "set env deployment/web A=B", want: []string{"env updated"}},
+		{args: "set resources deployment/web --requests=cpu=10m", want: []string{"updated"}},
+		{args: "scale deployment/web --replicas=0", want: []string{"scaled"}},
+		{args: "rollout pause deployment/web", want: []string{"paused"}},
+		{args: "rollout resume deployment/web", want: []string{"resumed"}},
+		{args: "rollout restart deployment/web", want: []string{"restarted"}},
+		{args: "autoscale deployment web --min=1 --max=3 --cpu=80%", want: []string{"autoscaled"}},
+		{args: "get hpa web", want: []string{"Deployment/web"}},
+		{args: "expose deployment web --port=80", want: []string{"exposed"}},
+		{args: "create service clusterip plain --tcp=80:8080", want: []string{"created"}},
+		{args: "create secret generic s --from-literal=a=b", want: []string{"created"}},
+		{args: "create configmap m --from-literal=a=b", want: []string{"created"}},
+		{args: "create serviceaccount robot", want: []string{"created"}},
+		{args: "create role reader --verb=get,list --resource=pods", want: []string{"created"}},
+		{args: "create rolebinding robots --role=reader --serviceaccount=subcommands:robot", want: []string{"created"}},
+		{args: "create quota q --hard=pods=100", want: []string{"created"}},
+		{args: "create job once --image=busybox -- true", want: []string{"created"}},
+		{args: "create cronjob nightly --image=busybox --schedule=@daily -- true", want: []string{"created"}},
+		{args: "create ingress i --rule=example.com/*=web:80", want: []string{"created"}},
+		{args: "create poddisruptionbudget b --selector=app=web --min-available=1", want: []string{"created"}},
+		{args: "create token robot", want: []string{"."}},
+		{args: "auth can-i list pods --as=system:serviceaccount:subcommands:robot", want: []string{"yes"}},
+		{args: "auth can-i delete pods --as=system:serviceaccount:subcommands:robot", fails: true, want: []string{"no"}},
+		{args: "auth can-i --list --as=system:serviceaccount:subcommands:robot", want: []string{"pods", "[get list]"}},
+		{args: "auth whoami", want: []string{"kubernetes-admin"}},
+		{args: "get all,ingress,quota,pdb,serviceaccount", want: []string{"deployment.apps/web", "cronjob.batch/nightly", "ingress.networking.k8s.io/i"}},
+		{args: "describe deployment web", want: []string{"Replicas:"}},
+		{args: "describe service web", want: []string{"IP:"}},
+		{args: "delete deployment web", want: []string{"deleted"}},
+
+		{args: "apply -f -", stdin: signingRequest(t, "csr-a"), want: []string{"created"}},
+		{args: "certificate approve csr-a", want: []string{"approved"}},
+		{args: "get csr csr-a", want: []string{"Approved"}},
+		{args: "delete csr csr-a", want: []string{"deleted"}},
+		{args: "apply -f -", stdin: signingRequest(t, "csr-b"), want: []string{"created"}},
+		{args: "certificate deny csr-b", want: []string{"denied"}},
+		{args: "delete csr csr-b", want: []string{"deleted"}},
+
+		{args: "run echo --image=busybox:1.36 -l app=echo --overrides={\"spec\":{\"containers\":[{\"name\":\"echo\",\"image\":\"busybox:1.36\",\"stdin\":true,\"stdinOnce\":true,\"command\":[\"cat\"]}],\"restartPolicy\":\"Never\"}}", want: []string{"created"}},
+		{args: "wait pod/echo --for=condition=Ready --timeout=60s", want: []string{"met"}},
+		{args: "attach echo -i", stdin: "said to cat\n", want: []string{"said to cat"}},
+		{args: "wait pod/echo --for=jsonpath={.status.phase}=Succeeded --timeout=60s", want: []string{"met"}},
+		{args: "logs echo", want: []string{"said to cat"}},
+		{args: "events --for=pod/echo", want: []string{"Started"}},
+		{args: "run sleeper --image=busybox:1.36 -l app=sleeper --command -- sleep 3600", want: []string{"created"}},
+		{args: "wait pod/sleeper --for=condition=Ready --timeout=60s", want: []string{"met"}},
+		{args: "exec sleeper -- hostname", want: []string{"sleeper"}},
+		{args: "cordon e2e-node", want: []string{"cordoned"}},
+		{args: "get node e2e-node", want: []string{"SchedulingDisabled"}},
+		{args: "drain e2e-node --pod-selector=app=sleeper --force --grace-period=0", want: []string{"evicting pod", "drained"}},
+		{args: "uncordon e2e-node", want: []string{"uncordoned"}},
+		{args: "taint node e2e-node tried=yes:PreferNoSchedule", want: []string{"tainted"}},
+		{args: "taint node e2e-node tried-", want: []string{"untainted"}},
+		{args: "describe node e2e-node", want: []string{"Allocatable:", "Allocated resources"}},
+		{args: "top pods", fails: true, want: []string{"Metrics API not available"}},
+
+		{args: "cluster-info", want: []string{"Kubernetes control plane"}},
+		{args: "api-resources", want: []string{"deployments", "networking.k8s.io/v1"}},
+		{args: "api-versions", want: []string{"apps/v1", "storage.k8s.io/v1"}},
+		{args: "version", want: []string{"Server Version: v1."}},
+		{args: "config view", want: []string{"current-context"}},
+		{args: "kuberc view --kuberc=" + write("kuberc", "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n"), want: []string{"Preference"}},
+		{args: "completion bash", want: []string{"__start_kubectl"}},
+		{args: "plugin list --name-only", fails: true, want: []string{"unable to find any kubectl plugins"}},
+	}
+	tried := []string{"run", "port-forward", "cp", "debug", "delete", "proxy"} // proxy below
+	for _, u := range steps {
+		args := strings.Fields(u.args)
+		tried = append(tried, args[0])
+		cmd := c.command(t.Context(), append([]string{"--namespace=" + ns}, args...)...)
+		cmd.Env = append(cmd.Env, "KUBE_EDITOR=sed -i s/two/edited/")
+		cmd.Stdin = strings.NewReader(u.stdin)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Run(); (err != nil) != u.fails {
+			t.Errorf("kubectl %s: %v\n%s", u.args, err, out.String())
+			continue
+		}
+		contains(t, "kubectl "+u.args, out.String(), u.want...)
+	}
+	tryProxy(t, c)
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z-]+)  +[A-Z]`).FindAllStringSubmatch(c.kubectl(t, "--help"), -1) {
+		if !slices.Contains(tried, m[1]) {
+			t.Errorf("kubectl %s was not tried", m[1])
+		}
+	}
+}
+
+func tryProxy(t *testing.T, c *cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := c.command(ctx, "proxy", "--port=0")
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := bufio.NewScanner(pipe)
+	if !s.Scan() {
+		t.Fatal("proxy printed nothing")
+	}
+	words := strings.Fields(s.Text())
+	contains(t, "proxied page", get(t, "http://"+words[len(words)-1]+"/api/v1/namespaces/subcommands"), `"kind": "Namespace"`)
+	cancel()
+	_ = cmd.Wait()
+}
+
+// signingRequest is the manifest of a CertificateSigningRequest for a client.
+func signingRequest(t *testing.T, name string) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	return fmt.Sprintf("{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: %s}, spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: %s}}",
+		name, base64.StdEncoding.EncodeToString(body))
+}
