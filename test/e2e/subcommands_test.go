@@ -28,7 +28,8 @@ type use struct {
 	fails bool
 }
 
-const configMapA = `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {app: a}}, data: {k: "%s"}}`
+const configMapA = `---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {app: a}}, data: {k: "%s"}}`
 
 // Every subcommand that `kubectl --help` names is called and does its work.
 // logs, exec, cp, port-forward, debug and run have tests of their own.
@@ -75,7 +76,7 @@ func TestEverySubcommand(t *testing.T) {
 		{args: "rollout pause deployment/web", want: []string{"paused"}},
 		{args: "rollout resume deployment/web", want: []string{"resumed"}},
 		{args: "rollout restart deployment/web", want: []string{"restarted"}},
-		{args: "autoscale deployment web --min=1 --max=3 --cpu=80%", want: []string{"autoscaled"}},
+		{args: "autoscale deployment web --min=1 --max=3 --cpu-percent=80", want: []string{"autoscaled"}},
 		{args: "get hpa web", want: []string{"Deployment/web"}},
 		{args: "expose deployment web --port=80", want: []string{"exposed"}},
 		{args: "create service clusterip plain --tcp=80:8080", want: []string{"created"}},
@@ -138,7 +139,10 @@ func TestEverySubcommand(t *testing.T) {
 	for _, u := range steps {
 		args := strings.Fields(u.args)
 		tried = append(tried, args[0])
-		cmd := c.command(t.Context(), append([]string{"--namespace=" + ns}, args...)...)
+		if args[0] != "kuberc" && args[0] != "plugin" { // they take no flags in front
+			args = append([]string{"--namespace=" + ns}, args...)
+		}
+		cmd := c.command(t.Context(), args...)
 		cmd.Env = append(cmd.Env, "KUBE_EDITOR=sed -i s/two/edited/")
 		cmd.Stdin = strings.NewReader(u.stdin)
 		var out bytes.Buffer
@@ -174,7 +178,7 @@ func tryProxy(t *testing.T, c *cluster) {
 		t.Fatal("proxy printed nothing")
 	}
 	words := strings.Fields(s.Text())
-	contains(t, "proxied page", get(t, "http://"+words[len(words)-1]+"/api/v1/namespaces/subcommands"), `"kind": "Namespace"`)
+	contains(t, "proxied page", get(t, "http://"+words[len(words)-1]+"/api/v1/namespaces/subcommands"), `"kind":"Namespace"`)
 	cancel()
 	_ = cmd.Wait()
 }
@@ -191,6 +195,6 @@ func signingRequest(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	body := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
-	return fmt.Sprintf("{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: %s}, spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: %s}}",
+	return fmt.Sprintf("---\n{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: %s}, spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: %s}}",
 		name, base64.StdEncoding.EncodeToString(body))
 }
