@@ -89,7 +89,7 @@ func worksOffline(args []string) bool {
 		return true
 	}
 	switch args[0] {
-	case "help", "completion", "config", "kustomize", "options", "plugin", "__complete", "__completeNoDesc":
+	case "help", "completion", "config", "kuberc", "kustomize", "options", "plugin", "__complete", "__completeNoDesc":
 		return true
 	}
 	return false

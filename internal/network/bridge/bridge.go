@@ -160,7 +160,7 @@ func Destroy(cfg Config) error {
 
 // deletePorts removes veth pairs whose other end somebody still holds.
 func deletePorts(bridge int) error {
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list network devices: %w", err)
 	}
@@ -261,7 +261,7 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 
 // checkOverlap refuses a pod range that the host reaches some other way.
 func (n *Network) checkOverlap() error {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses of the host: %w", err)
 	}
@@ -301,7 +301,9 @@ func (n *Network) setHostSysctls() error {
 
 func defaultMTU() int {
 	const ethernet = 1500
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	})
 	if err != nil {
 		return ethernet
 	}
@@ -430,4 +432,13 @@ func ipNet(p netip.Prefix) *net.IPNet {
 func macOf(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+}
+
+// dump lists by netlink until the kernel gives a list that nothing changed meanwhile.
+func dump[T any](list func() ([]T, error)) ([]T, error) {
+	for {
+		if got, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return got, err
+		}
+	}
 }

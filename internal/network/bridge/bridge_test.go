@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -237,5 +238,23 @@ func BenchmarkAttach(b *testing.B) {
 				b.StartTimer()
 			}
 		})
+	}
+}
+
+// The kernel says so when devices came or went while it listed them.
+func TestInterruptedDump(t *testing.T) {
+	asked := 0
+	got, err := dump(func() ([]int, error) {
+		if asked++; asked < 3 {
+			return []int{1}, netlink.ErrDumpInterrupted
+		}
+		return []int{1, 2}, nil
+	})
+	if err != nil || len(got) != 2 || asked != 3 {
+		t.Errorf("got %v and %v after %d lists", got, err, asked)
+	}
+	wrong := errors.New("no permission")
+	if _, err := dump(func() ([]int, error) { return nil, wrong }); !errors.Is(err, wrong) {
+		t.Errorf("another error became %v", err)
 	}
 }
