@@ -181,7 +181,7 @@ func TestDefaultProfile(t *testing.T) {
 		{"socket AF_INET", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET}}, allow},
 		{"socket AF_VSOCK", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, eperm},
 		{"a call of the future", nil, call{arch: x64, number: 600}, enosys},
-		{"x32", nil, call{arch: x64, number: x32Bit | unix.SYS_READ}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"x32, which the profile lists", nil, call{arch: x64, number: x32Bit | unix.SYS_READ}, enosys},
 		{"i386 read", nil, call{arch: unix.AUDIT_ARCH_I386, number: 3}, allow},
 		{"i386 mount", nil, call{arch: unix.AUDIT_ARCH_I386, number: 21}, eperm},
 		{"another architecture", nil, call{arch: unix.AUDIT_ARCH_S390X, number: 3}, unix.SECCOMP_RET_KILL_PROCESS},
@@ -207,12 +207,37 @@ func TestDefaultProfile(t *testing.T) {
 func TestWhatIsNotSupportedIsAnError(t *testing.T) {
 	for _, p := range []*specs.LinuxSeccomp{
 		{DefaultAction: "SCMP_ACT_DREAM"},
-		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActNotify}}},
+		{DefaultAction: specs.ActNotify},
+		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read", "write"}, Action: specs.ActNotify}}},
 		{DefaultAction: specs.ActErrno, Flags: []specs.LinuxSeccompFlag{"SECCOMP_FILTER_FLAG_X"}},
 		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Index: 6, Op: specs.OpEqualTo}}}}},
 	} {
 		if _, err := Compile(p); err == nil {
 			t.Errorf("%+v compiled", p)
+		}
+	}
+}
+
+// TestListener: calls that are left to an agent, and an ABI that the profile does not list.
+func TestListener(t *testing.T) {
+	prog, err := compile(&specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: specs.ActNotify}}}, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !prog.Notify || prog.Flags&unix.SECCOMP_FILTER_FLAG_NEW_LISTENER == 0 {
+		t.Errorf("no listener is asked for: %+v", prog)
+	}
+	run := machine(t, prog)
+	const x64 = unix.AUDIT_ARCH_X86_64
+	for call, want := range map[call]uint32{
+		{arch: x64, number: 165}:                    unix.SECCOMP_RET_USER_NOTIF, // mount
+		{arch: x64, number: 0}:                      unix.SECCOMP_RET_ALLOW,
+		{arch: x64, number: x32Bit}:                 unix.SECCOMP_RET_KILL_PROCESS,
+		{arch: unix.AUDIT_ARCH_I386, number: 3}:     unix.SECCOMP_RET_KILL_PROCESS,
+		{arch: unix.AUDIT_ARCH_AARCH64, number: 63}: unix.SECCOMP_RET_KILL_PROCESS,
+	} {
+		if got := run(call); got != want {
+			t.Errorf("%+v: %#x, want %#x", call, got, want)
 		}
 	}
 }
