@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"time"
 
 	"carob/internal/cli"
 	"carob/internal/sim"
@@ -16,34 +17,55 @@ const (
 	simGC = 800
 	// simTrace is how many lines of a failed run are shown.
 	simTrace = 60
+	// simProgress is how often it is said how far many seeds are.
+	simProgress = 5 * time.Second
 )
 
-// Simulate implements cli.Engine with package sim. False means that an invariant broke.
+// Simulate implements cli.Engine with package sim. False means that a promise broke.
 func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.Writer) (ok bool, err error) {
+	if s.List {
+		for _, i := range sim.Invariants {
+			if _, err := fmt.Fprintf(out, "%-18s %s (%s)\n", i.Name, i.Promise, i.Clause); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}
 	defer debug.SetGCPercent(debug.SetGCPercent(simGC))
 	if s.Seeds == 1 {
-		o := sim.Options{Seed: s.Seed, Hours: s.Hours, Without: s.Without, Digest: true}
-		if s.Log {
-			o.Log = out
-		}
-		r, err := sim.Run(o)
-		if err != nil {
-			return simFailed(ctx, err, !s.Log && len(s.Without) == 0, out)
-		}
-		_, err = fmt.Fprintf(out, "seed %d: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time, log %s\n",
-			r.Seed, r.Pods, r.Steps, r.Actions, r.Starts, r.Crashes, r.Reboots, r.Virtual, r.Digest)
-		return true, err
+		return simulateOne(ctx, s, out)
 	}
-	t, err := sim.RunSeeds(ctx, sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, Done: func(done uint64) {
-		if done%1024 == 0 {
-			fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
+	said := time.Now()
+	t, err := sim.RunSeeds(ctx, sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
+		if now := time.Now(); now.Sub(said) >= simProgress {
+			said = now
+			_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
 		}
 	}})
 	if err != nil {
+		if s.All {
+			for _, b := range t.Broken {
+				_, _ = fmt.Fprintf(out, "%d of %d seeds break %s\n  %s\n", b.Times, t.Runs, b.First.Invariant, b.First.Where())
+			}
+		}
 		return simFailed(ctx, err, true, out)
 	}
-	_, err = fmt.Fprintf(out, "%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time, nothing broke\n",
-		t.Runs, t.Pods, t.Steps, t.Actions, t.Starts, t.Crashes, t.Reboots, t.Virtual)
+	_, err = fmt.Fprintf(out, "%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time; %d promises kept\n",
+		t.Runs, t.Pods, t.Steps, t.Actions, t.Starts, t.Crashes, t.Reboots, t.Virtual, len(sim.Invariants))
+	return true, err
+}
+
+func simulateOne(ctx context.Context, s cli.Simulation, out io.Writer) (bool, error) {
+	o := sim.Options{Seed: s.Seed, Hours: s.Hours, Without: s.Without, Break: s.Break, Digest: true}
+	if s.Log {
+		o.Log = out
+	}
+	r, err := sim.Run(o)
+	if err != nil {
+		return simFailed(ctx, err, !s.Log && len(s.Without) == 0, out)
+	}
+	_, err = fmt.Fprintf(out, "seed %d: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time, log %s\n",
+		r.Seed, r.Pods, r.Steps, r.Actions, r.Starts, r.Crashes, r.Reboots, r.Virtual, r.Digest)
 	return true, err
 }
 
@@ -55,10 +77,15 @@ func simFailed(ctx context.Context, err error, shrink bool, out io.Writer) (bool
 	}
 	if shrink {
 		v = sim.Shrink(ctx, v)
-		for _, line := range sim.Trace(v, simTrace) {
-			fmt.Fprintf(out, "%s\n", line)
+		trace, cut := sim.Trace(v, simTrace)
+		if cut > 0 {
+			_, _ = fmt.Fprintf(out, "(%d lines before; --log shows all)\n", cut)
 		}
+		for _, line := range trace {
+			_, _ = fmt.Fprintln(out, line)
+		}
+		_, _ = fmt.Fprintln(out)
 	}
-	_, err = fmt.Fprintln(out, v)
+	_, err = fmt.Fprintln(out, "broken:", v)
 	return false, err
 }

@@ -19,9 +19,13 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 			w.broken(oneKey, name, "%s is begun while it is in flight", a.Key())
 		}
 	}
-	_, pull := a.(podlife.PullImage) // may follow at once when another container got the image
+	soon := false
+	switch a.(type) {
+	case podlife.PullImage, podlife.AdmitResize: // when another container got the image, when there is room
+		soon = true
+	}
 	for _, f := range own.failures {
-		if !pull && f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
+		if !soon && f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
 			w.broken(retryWaits, name, "%s failed %v ago", f.key, w.loop.now.Sub(f.at))
 		}
 	}

@@ -65,6 +65,9 @@ func (w *world) checkEnded(own *owner, in podlife.Input, st *corev1.PodStatus) {
 			w.broken(resizeOver, name, "%s while %s", t, st.Phase)
 		}
 	}
+	if own.object.collected {
+		return
+	}
 	if s := own.stop; own.stopped && (st.Phase != corev1.PodFailed || st.Reason != s.Reason) && !(s.Reason == "Terminated" && st.Phase == corev1.PodSucceeded) {
 		w.broken(stopKept, name, "is %s for %q, was stopped for %q", st.Phase, st.Reason, s.Reason)
 	}
@@ -76,6 +79,9 @@ func (w *world) checkEnded(own *owner, in podlife.Input, st *corev1.PodStatus) {
 // checkEnds checks the step into a terminal phase.
 func (w *world) checkEnds(own *owner, in podlife.Input, st *corev1.PodStatus) {
 	name := own.pod.Name
+	if own.object.collected {
+		return // another's word
+	}
 	for _, c := range in.Observed.Containers {
 		if c.State == podlife.ContainerRunning {
 			w.broken(terminalIsStill, name, "is %s while %s runs", st.Phase, c.ID)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 )
@@ -19,8 +20,9 @@ func TestOneSeed(t *testing.T) {
 		return
 	}
 	v = Shrink(t.Context(), v)
-	for _, line := range Trace(v, 200) {
-		os.Stderr.Write(append(line, '\n'))
+	trace, _ := Trace(v, 200)
+	for _, line := range trace {
+		fmt.Fprintln(os.Stderr, line)
 	}
 	t.Fatal(v)
 }

@@ -388,6 +388,8 @@ func (w *world) verdict(o *object, a podlife.RunProbe) podlife.ProbeVerdict {
 	switch {
 	case w.chance(0.02):
 		v = podlife.ProbeError
+	case w.chance(0.02):
+		v = podlife.ProbeWarning
 	case w.chance(bad):
 		v = podlife.ProbeFailure
 	}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
 )
 
 // planFaults decides what goes wrong on the machine and around it.
@@ -114,7 +116,19 @@ func (w *world) suspend(d time.Duration) {
 func (w *world) accident(o *object) {
 	o.upset = true
 	sandboxes, containers := w.list(o.pod.UID)
-	switch w.rand.IntN(5) {
+	switch w.rand.IntN(7) {
+	case 5: // another hand, or a late call of an agent that is gone
+		if own := w.agent.find(o); len(sandboxes) > 0 && own != nil && own.stage == podlife.Syncing {
+			w.logf("%s has a second sandbox", o.pod.Name)
+			_, _ = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+				Metadata: &cri.PodSandboxMetadata{Name: o.pod.Name, Namespace: o.pod.Namespace, Uid: string(o.pod.UID), Attempt: sandboxes[len(sandboxes)-1].Metadata.Attempt + 1},
+				Labels:   map[string]string{uidLabel: string(o.pod.UID)}}})
+		}
+	case 6:
+		if len(sandboxes) > 0 {
+			w.logf("%s sandbox loses its address", o.pod.Name)
+			w.runtime.LoseAddress(sandboxes[len(sandboxes)-1].Id)
+		}
 	case 0:
 		if len(sandboxes) > 0 {
 			id := sandboxes[len(sandboxes)-1].Id

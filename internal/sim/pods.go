@@ -111,6 +111,9 @@ func (w *world) rules(c *corev1.Container) {
 		Action:    []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers}[w.rand.IntN(2)],
 		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
 	}}
+	if w.chance(0.3) {
+		c.RestartPolicyRules[0].ExitCodes = &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpNotIn, Values: []int32{0, 137, 143}}
+	}
 }
 
 func (w *world) newContainer(name string) corev1.Container {
@@ -175,7 +178,7 @@ func describe(p *corev1.Pod) string {
 			c := &list[i]
 			fmt.Fprintf(&b, "; %s %s %s", c.Name, c.Image, c.ImagePullPolicy)
 			for _, r := range c.RestartPolicyRules {
-				fmt.Fprintf(&b, " %s on 1, else %s", r.Action, *c.RestartPolicy)
+				fmt.Fprintf(&b, " %s %s %v, else %s", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values, *c.RestartPolicy)
 			}
 			for _, x := range []struct {
 				kind  string

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,7 +16,15 @@ type Seeds struct {
 	Count   uint64
 	Hours   float64
 	Workers int               // runs side by side; 0: one for each processor
-	Done    func(done uint64) // called now and then with how many have ended; may be nil
+	Break   string            // a promise to break on purpose
+	All     bool              // go on after a broken promise
+	Done    func(done uint64) // called after each run with how many have ended; may be nil
+}
+
+// Broken is a promise that runs broke.
+type Broken struct {
+	First *Violation // of the lowest seed
+	Times int
 }
 
 // Total is what many runs did.
@@ -23,6 +33,20 @@ type Total struct {
 	Pods, Steps, Actions, Starts int
 	Crashes, Reboots, Faulty     int
 	Virtual                      time.Duration
+	Broken                       []Broken // a promise each, the most often broken one first
+}
+
+func (t *Total) note(v *Violation) {
+	for i := range t.Broken {
+		if b := &t.Broken[i]; b.First.Invariant == v.Invariant {
+			b.Times++
+			if v.Options.Seed < b.First.Options.Seed {
+				b.First = v
+			}
+			return
+		}
+	}
+	t.Broken = append(t.Broken, Broken{First: v, Times: 1})
 }
 
 func (t *Total) add(r Result) {
@@ -39,9 +63,9 @@ func (t *Total) add(r Result) {
 	}
 }
 
-// RunSeeds does the runs of many seeds side by side until one breaks an invariant
-// or ctx ends. The error is the *Violation of the lowest seed that is known to
-// break one, or ctx's.
+// RunSeeds does the runs of many seeds side by side until one breaks a promise or
+// ctx ends. The error is the *Violation of the lowest seed that is known to break
+// one, or ctx's; Total says what was broken, all of it with Seeds.All.
 func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 	workers := s.Workers
 	if workers <= 0 {
@@ -51,14 +75,13 @@ func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 		mu    sync.Mutex
 		next  uint64
 		total Total
-		found *Violation
 		other error
 		group sync.WaitGroup
 	)
 	take := func() (seed uint64, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if next == s.Count || found != nil || other != nil || ctx.Err() != nil {
+		if next == s.Count || len(total.Broken) > 0 && !s.All || other != nil || ctx.Err() != nil {
 			return 0, false
 		}
 		next++
@@ -71,19 +94,17 @@ func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 				if !ok {
 					return
 				}
-				r, err := Run(Options{Seed: seed, Hours: s.Hours})
+				r, err := Run(Options{Seed: seed, Hours: s.Hours, Break: s.Break})
 				mu.Lock()
 				var v *Violation
 				switch {
 				case errors.As(err, &v):
-					if found == nil || v.Options.Seed < found.Options.Seed {
-						found = v
-					}
+					total.note(v)
 				case err != nil:
 					other = err
 				}
 				total.add(r)
-				if s.Done != nil && total.Runs%64 == 0 {
+				if s.Done != nil {
 					s.Done(total.Runs)
 				}
 				mu.Unlock()
@@ -91,11 +112,14 @@ func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 		})
 	}
 	group.Wait()
-	switch {
-	case found != nil:
-		return total, found
-	case other != nil:
+	slices.SortFunc(total.Broken, func(a, b Broken) int {
+		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.First.Options.Seed, b.First.Options.Seed))
+	})
+	if other != nil {
 		return total, other
+	}
+	if len(total.Broken) > 0 {
+		return total, slices.MinFunc(total.Broken, func(a, b Broken) int { return cmp.Compare(a.First.Options.Seed, b.First.Options.Seed) }).First
 	}
 	return total, ctx.Err()
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
+
+	"carob/internal/core/podlife"
 )
 
 // shrinkRuns bounds the runs that Shrink may do.
@@ -60,15 +63,26 @@ func Shrink(ctx context.Context, v *Violation) *Violation {
 	return best
 }
 
-// Trace repeats the run of a violation and answers the last lines of its log.
-func Trace(v *Violation, lines int) [][]byte {
+// Trace repeats the run of a violation and answers the last lines of its log that
+// concern it: of its pod, but for probes that find nothing, and of the world. cut
+// is how many lines of those are left out.
+func Trace(v *Violation, lines int) (trace []string, cut int) {
 	var log bytes.Buffer
 	o := v.Options
 	o.Log = &log
 	_, _ = Run(o)
-	all := bytes.Split(bytes.TrimSuffix(log.Bytes(), []byte("\n")), []byte("\n"))
-	if len(all) > lines {
-		all = all[len(all)-lines:]
+	for line := range strings.Lines(log.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		_, what, _ := strings.Cut(line, " ")
+		who, does, _ := strings.Cut(what, " ")
+		if who = strings.TrimSuffix(who, ":"); strings.HasPrefix(who, "pod-") && v.Pod != "" && who != v.Pod ||
+			strings.HasPrefix(does, "begin probe/") || strings.HasPrefix(does, "probe ") && strings.HasSuffix(does, string(podlife.ProbeSuccess)) {
+			continue
+		}
+		trace = append(trace, line)
 	}
-	return all
+	if cut = len(trace) - lines; cut > 0 {
+		return trace[cut:], cut
+	}
+	return trace, 0
 }

@@ -58,7 +58,16 @@ type Violation struct {
 
 // Error names what broke and the command that repeats it.
 func (v *Violation) Error() string {
-	return fmt.Sprintf("seed %d at +%v, %s: %s: %s\nrepeat it with: %s", v.Options.Seed, v.At, v.Invariant, v.Pod, v.Detail, v.Options.Command())
+	return fmt.Sprintf("%s\n%s\nrepeat it with: %s", v.Invariant, v.Where(), v.Options.Command())
+}
+
+// Where says in which run it broke, when, and what was seen.
+func (v *Violation) Where() string {
+	who := ""
+	if v.Pod != "" {
+		who = v.Pod + ": "
+	}
+	return fmt.Sprintf("seed %d at +%v: %s%s", v.Options.Seed, v.At, who, v.Detail)
 }
 
 // Command is the line that repeats a run with its log.

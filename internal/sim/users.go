@@ -65,6 +65,9 @@ func (w *world) plan(o *object) {
 	if w.chance(0.1) {
 		w.sometime(func() { w.refuse(o) })
 	}
+	if w.chance(0.04) {
+		w.sometime(func() { w.collect(o) })
+	}
 }
 
 // debug adds an ephemeral container.
@@ -102,6 +105,21 @@ func (w *world) hasten(o *object) {
 	})
 }
 
+// collect is the collector of pods: it makes one Failed and deletes it (L7.166).
+func (w *world) collect(o *object) {
+	w.write(func() {
+		if !o.exists || o.static || ended(o.pod.Status.Phase) {
+			return
+		}
+		p := o.pod.DeepCopy()
+		p.Status.Phase, p.Status.Reason = corev1.PodFailed, "NodeLost"
+		o.collected, o.stored = true, p.Status
+		w.logf("%s is made Failed by the collector of pods", p.Name)
+		w.store(o, p)
+		w.delete(o, 0)
+	})
+}
+
 // gate is the writer of a readiness gate (L4.54).
 func (w *world) gate(o *object) {
 	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionFalse}[w.rand.IntN(3)]
@@ -119,10 +137,20 @@ func (w *world) resize(o *object) {
 		if p.DeletionTimestamp != nil {
 			return
 		}
+		back := w.chance(0.3)
+		was := o.granted[len(o.granted)-1]
 		for _, c := range containers(p) {
-			if w.chance(0.4) {
+			switch {
+			case back: // to what was granted last
+				if old, _, _ := containerOf(was, c.Name); old != nil {
+					c.Resources = *old.Resources.DeepCopy()
+				}
+			case w.chance(0.4):
 				w.resizeOne(c)
 			}
+		}
+		if limits := p.Spec.Resources; limits != nil && w.chance(0.3) {
+			limits.Limits[corev1.ResourceCPU] = *resource.NewQuantity(20+int64(w.rand.IntN(10)), resource.DecimalSI)
 		}
 		o.updated = true // another definition for the crash back-off (L3.75)
 		w.logf("%s resize: %s", p.Name, sizes(p))

@@ -69,6 +69,7 @@ type object struct {
 	truth     map[string]*truth  // by container; looked up, never ranged over
 	updated   bool               // the spec was changed at some time, or has rules
 	upset     bool               // its sandbox or a container was harmed from outside
+	collected bool               // another writer made it Failed
 	asked     time.Time          // when its end was asked for first
 	grace     time.Duration
 }
@@ -124,9 +125,14 @@ func (w *world) populate() {
 	for i := range 1 + w.rand.IntN(3) {
 		w.newObject(i)
 	}
-	if w.chance(0.1) {
-		d := w.upTo(10 * time.Minute)
-		w.sometime(func() { w.outage(d) })
+	if w.chance(0.15) {
+		at, d := w.upTo(time.Minute), w.upTo(10*time.Minute)
+		if w.chance(0.5) {
+			at = w.upTo(w.horizon())
+		}
+		if w.element() {
+			w.after(at, func() { w.outage(d) })
+		}
 	}
 	if !w.clean {
 		w.planFaults()
@@ -199,6 +205,9 @@ func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 		b.Exit = time.Millisecond + w.upTo([]time.Duration{time.Second, time.Minute, 20 * time.Minute}[w.rand.IntN(3)])
 	}
 	b.IgnoreTerm = w.chance(0.2)
+	if w.chance(0.05) {
+		b.Message = lastWords
+	}
 	if w.chance(0.1) {
 		b.TermCode = 0
 	}
@@ -207,5 +216,8 @@ func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 	}
 	return b
 }
+
+// lastWords is a termination message as long as one may be (L3.150).
+var lastWords = strings.Repeat("alas ", 4096/5)
 
 func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -194,7 +194,7 @@ func (r *Runtime) End(id string, code int32, reason string) {
 // exit records the end of c; the caller calls what it returns without the lock.
 func (r *Runtime) exit(c *container, code int32, reason string) func() {
 	c.state, c.code, c.reason, c.finished = cri.ContainerState_CONTAINER_EXITED, code, reason, r.cfg.Clock.Now().UnixNano()
-	c.obscure = false
+	c.obscure, c.message = false, c.does.Message
 	for _, stop := range c.timers {
 		stop()
 	}

@@ -141,6 +141,20 @@ func (r *Runtime) KillSandbox(id string) {
 	_, _ = r.StopPodSandbox(context.Background(), &cri.StopPodSandboxRequest{PodSandboxId: id})
 }
 
+// LoseAddress makes a sandbox forget its addresses, as when the network is set up anew.
+func (r *Runtime) LoseAddress(id string) {
+	r.mu.Lock()
+	s := r.sandbox(id)
+	if s == nil {
+		r.mu.Unlock()
+		return
+	}
+	s.ips = nil
+	tell := r.tell(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s) // something happened to it
+	r.mu.Unlock()
+	tell()
+}
+
 // Reboot ends everything at once, as a restart of the machine does. With keep the
 // runtime finds what it had: sandboxes not ready, containers exited with 255;
 // without, nothing is left but images.

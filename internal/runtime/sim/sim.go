@@ -47,6 +47,7 @@ type Behaviour struct {
 	IgnoreTerm bool          // SIGTERM does nothing
 	Linger     time.Duration // from SIGTERM to the exit
 	TermCode   int32         // the exit code after SIGTERM
+	Message    string        // its termination message
 	StartErr   string        // StartContainer fails with it (the container then is exited, StartError)
 }
 
