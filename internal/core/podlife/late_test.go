@@ -20,6 +20,31 @@ func TestProbeOfAnotherInstance(t *testing.T) {
 	}
 }
 
+// Of two sandboxes that are ready both are stopped. When one is gone the other looks
+// fit again: nothing may start in it while its own stop is on the way (L3.57).
+func TestSandboxThatIsBeingStopped(t *testing.T) {
+	_, in := steady()
+	in.Observed.Containers = nil
+	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}}, {ID: "sb0", Ready: true, IPs: []string{"10.0.0.5"}}}
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	s, out := Step(State{}, in)
+	if len(out.Begin) != 2 {
+		t.Fatalf("begins %v", out.Begin)
+	}
+	in.Now = in.Now.Add(time.Second)
+	in.Observed.Sandboxes = []Sandbox{in.Observed.Sandboxes[0], {ID: "sb0"}}
+	in.Done = []Outcome{{Key: StopSandbox{SandboxID: "sb0"}.Key(), At: in.Now}}
+	s, out = Step(s, in)
+	if begins(out, "start/a/0") {
+		t.Errorf("begins %v while the sandbox is stopped", out.Begin)
+	}
+	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1}, {ID: "sb0"}}
+	in.Done = []Outcome{{Key: StopSandbox{SandboxID: "sb1"}.Key(), At: in.Now}}
+	if _, out = Step(s, in); !begins(out, CreateSandbox{Attempt: 2}.Key()) {
+		t.Errorf("begins %v", out.Begin)
+	}
+}
+
 // A runtime that says yes and does no is asked again after a while, not at once.
 func TestEffectThatIsNotThere(t *testing.T) {
 	_, in := steady()

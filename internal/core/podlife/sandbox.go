@@ -32,7 +32,7 @@ func (m *machine) findSandbox() {
 	switch {
 	case ready > 1:
 		m.sandboxProblem = "multiple pod sandboxes are ready and need to be reconciled"
-	case !newest.Ready:
+	case !newest.Ready, m.s.Life == Syncing && m.inFlight(opStopSandbox, newest.ID) != nil: // what starts in it now would die with it
 		m.sandboxProblem = "pod sandbox is not ready"
 	case newest.HostNetwork != m.pod.Spec.HostNetwork:
 		m.sandboxProblem = "network namespace mode changed and sandbox needs to be recreated"
