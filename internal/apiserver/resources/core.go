@@ -34,7 +34,7 @@ func Core() []*Resource {
 
 func namespaces() *Resource {
 	return Of[corev1.Namespace, corev1.NamespaceList](Resource{
-		Kind: core("Namespace"), Plural: "namespaces", ShortNames: []string{"ns"}, Cluster: true, Status: true, NoGeneration: true,
+		Kind: core("Namespace"), Plural: "namespaces", ShortNames: []string{"ns"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		ValidateName: apivalidation.ValidateNamespaceName,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			ns := obj.(*corev1.Namespace)
@@ -264,7 +264,7 @@ func limitRanges() *Resource {
 
 func resourceQuotas() *Resource {
 	return Of[corev1.ResourceQuota, corev1.ResourceQuotaList](Resource{
-		Kind: core("ResourceQuota"), Plural: "resourcequotas", ShortNames: []string{"quota"}, Status: true, NoGeneration: true,
+		Kind: core("ResourceQuota"), Plural: "resourcequotas", ShortNames: []string{"quota"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Request"}, {Name: "Limit"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				q := o.(*corev1.ResourceQuota)
@@ -290,7 +290,7 @@ func resourceQuotas() *Resource {
 
 func persistentVolumes() *Resource {
 	return Of[corev1.PersistentVolume, corev1.PersistentVolumeList](Resource{
-		Kind: core("PersistentVolume"), Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, NoGeneration: true,
+		Kind: core("PersistentVolume"), Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
 		},
@@ -317,7 +317,7 @@ func persistentVolumes() *Resource {
 
 func persistentVolumeClaims() *Resource {
 	return Of[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](Resource{
-		Kind: core("PersistentVolumeClaim"), Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, NoGeneration: true,
+		Kind: core("PersistentVolumeClaim"), Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			obj.(*corev1.PersistentVolumeClaim).Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 		},
@@ -351,7 +351,7 @@ func volumeMode(m *corev1.PersistentVolumeMode) string {
 func replicationControllers() *Resource {
 	rc := func(o runtime.Object) *corev1.ReplicationController { return o.(*corev1.ReplicationController) }
 	return Of[corev1.ReplicationController, corev1.ReplicationControllerList](Resource{
-		Kind: core("ReplicationController"), Plural: "replicationcontrollers", ShortNames: []string{"rc"}, Categories: []string{"all"}, Status: true,
+		Kind: core("ReplicationController"), Plural: "replicationcontrollers", ShortNames: []string{"rc"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Fields: map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rc(o).Status.Replicas)) }},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {

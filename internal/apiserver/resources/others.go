@@ -153,7 +153,7 @@ func runtimeClasses() *Resource {
 
 func podDisruptionBudgets() *Resource {
 	return Of[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](Resource{
-		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets", ShortNames: []string{"pdb"}, Status: true,
+		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets", ShortNames: []string{"pdb"}, Status: true, StatusMetadata: true,
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "Min Available"}, {Name: "Max Unavailable"}, {Name: "Allowed Disruptions", Type: "integer"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				p := o.(*policyv1.PodDisruptionBudget)

@@ -65,7 +65,7 @@ type Resource struct {
 	CreateOnUpdate bool
 	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
 	RequireResourceVersion bool
-	// StatusMetadata lets a write to /status change labels, annotations and so on (nodes).
+	// StatusMetadata lets a write to /status change labels, annotations and so on: so it is with the older kinds.
 	StatusMetadata bool
 	// ReturnDeleted answers a delete with the object instead of a status.
 	ReturnDeleted bool

@@ -188,8 +188,10 @@ func (s *Strategy) ForStatus() *StatusStrategy {
 	switch {
 	case len(s.resource.StatusResets) > 0:
 		c.reset = resetFields(s.resource, s.resource.StatusResets...)
-	case c.spec >= 0:
+	case c.spec >= 0 && s.resource.StatusMetadata:
 		c.reset = resetFields(s.resource, "spec")
+	case c.spec >= 0:
+		c.reset = resetFields(s.resource, "metadata", "spec")
 	}
 	return &StatusStrategy{&c}
 }

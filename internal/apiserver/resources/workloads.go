@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -49,7 +50,8 @@ func scaleSelector(s *metav1.LabelSelector) string {
 func deployments() *Resource {
 	d := func(o runtime.Object) *appsv1.Deployment { return o.(*appsv1.Deployment) }
 	return Of[appsv1.Deployment, appsv1.DeploymentList](Resource{
-		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"}, Status: true,
+		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) { d(obj).Labels = d(old).Labels },
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(d(o).Spec.Replicas, 0), d(o).Status.Replicas, scaleSelector(d(o).Spec.Selector)
@@ -70,7 +72,7 @@ func deployments() *Resource {
 func replicaSets() *Resource {
 	rs := func(o runtime.Object) *appsv1.ReplicaSet { return o.(*appsv1.ReplicaSet) }
 	return Of[appsv1.ReplicaSet, appsv1.ReplicaSetList](Resource{
-		Kind: apps("ReplicaSet"), Plural: "replicasets", ShortNames: []string{"rs"}, Categories: []string{"all"}, Status: true,
+		Kind: apps("ReplicaSet"), Plural: "replicasets", ShortNames: []string{"rs"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Fields: map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rs(o).Status.Replicas)) }},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
@@ -92,7 +94,7 @@ func replicaSets() *Resource {
 func statefulSets() *Resource {
 	s := func(o runtime.Object) *appsv1.StatefulSet { return o.(*appsv1.StatefulSet) }
 	return Of[appsv1.StatefulSet, appsv1.StatefulSetList](Resource{
-		Kind: apps("StatefulSet"), Plural: "statefulsets", ShortNames: []string{"sts"}, Categories: []string{"all"}, Status: true,
+		Kind: apps("StatefulSet"), Plural: "statefulsets", ShortNames: []string{"sts"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(s(o).Spec.Replicas, 0), s(o).Status.Replicas, scaleSelector(s(o).Spec.Selector)
@@ -110,7 +112,7 @@ func statefulSets() *Resource {
 
 func daemonSets() *Resource {
 	return Of[appsv1.DaemonSet, appsv1.DaemonSetList](Resource{
-		Kind: apps("DaemonSet"), Plural: "daemonsets", ShortNames: []string{"ds"}, Categories: []string{"all"}, Status: true,
+		Kind: apps("DaemonSet"), Plural: "daemonsets", ShortNames: []string{"ds"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Table: table.Kind{
 			Columns: append(columns([]table.Column{{Name: "Desired", Type: "integer"}, {Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"},
 				{Name: "Up-to-date", Type: "integer"}, {Name: "Available", Type: "integer"}, {Name: "Node Selector"}}, table.AgeColumn), wideTemplateColumns...),
@@ -144,7 +146,7 @@ func controllerRevisions() *Resource {
 
 func jobs() *Resource {
 	return Of[batchv1.Job, batchv1.JobList](Resource{
-		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true,
+		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Fields:        map[string]func(runtime.Object) string{"status.successful": func(o runtime.Object) string { return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded)) }},
 		PrepareCreate: prepareJob,
 		Table: table.Kind{
@@ -201,7 +203,7 @@ func jobStatus(j *batchv1.Job) string {
 
 func cronJobs() *Resource {
 	return Of[batchv1.CronJob, batchv1.CronJobList](Resource{
-		Kind: batch("CronJob"), Plural: "cronjobs", ShortNames: []string{"cj"}, Categories: []string{"all"}, Status: true,
+		Kind: batch("CronJob"), Plural: "cronjobs", ShortNames: []string{"cj"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Table: table.Kind{
 			Columns: append(columns([]table.Column{{Name: "Schedule"}, {Name: "Timezone"}, {Name: "Suspend", Type: "boolean"}, {Name: "Active", Type: "integer"},
 				{Name: "Last Schedule"}}, table.AgeColumn), wideTemplateColumns...),

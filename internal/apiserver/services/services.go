@@ -81,7 +81,7 @@ func (a *Allocator) Resource() *resources.Resource {
 	svc := func(o runtime.Object) *corev1.Service { return o.(*corev1.Service) }
 	return resources.Of[corev1.Service, corev1.ServiceList](resources.Resource{
 		Kind: corev1.SchemeGroupVersion.WithKind("Service"), Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
-		Status: true, NoGeneration: true,
+		Status: true, StatusMetadata: true, NoGeneration: true,
 		Fields: map[string]func(runtime.Object) string{
 			"spec.clusterIP": func(o runtime.Object) string { return svc(o).Spec.ClusterIP },
 			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
@@ -277,9 +277,12 @@ func (a *Allocator) allocatePorts(s, old *corev1.Service, undo *[]func()) error 
 				p.NodePort = 0
 			}
 		}
-		return nil
+		return a.allocateHealthPort(s, old, undo)
 	}
 	var mine []port
+	if err := a.allocateHealthPort(s, old, undo); err != nil {
+		return err
+	}
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		want := port{string(p.Protocol), int(p.NodePort)}
@@ -306,6 +309,38 @@ func (a *Allocator) allocatePorts(s, old *corev1.Service, undo *[]func()) error 
 		}
 		mine = append(mine, want)
 	}
+	return nil
+}
+
+// wantsHealthPort reports whether load balancers ask each node if it has a pod of s.
+func wantsHealthPort(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+func (a *Allocator) allocateHealthPort(s, old *corev1.Service, undo *[]func()) error {
+	kept := old != nil && wantsHealthPort(old) && (s.Spec.HealthCheckNodePort == 0 || s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort)
+	switch {
+	case !wantsHealthPort(s):
+		if old != nil && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
+			s.Spec.HealthCheckNodePort = 0
+		}
+		return nil
+	case kept:
+		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+		return nil
+	}
+	want := port{string(corev1.ProtocolTCP), int(s.Spec.HealthCheckNodePort)}
+	if want.number == 0 {
+		n, err := a.ports.next(want.protocol)
+		if err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort: %w", err))
+		}
+		want.number = n
+	} else if err := a.ports.take(want); err != nil {
+		return invalid(s, field.Invalid(field.NewPath("spec", "healthCheckNodePort"), s.Spec.HealthCheckNodePort, fmt.Sprintf("failed to allocate requested HealthCheck NodePort %d: %v", want.number, err)))
+	}
+	s.Spec.HealthCheckNodePort = int32(want.number)
+	*undo = append(*undo, func() { a.ports.release(want) })
 	return nil
 }
 
@@ -354,6 +389,9 @@ func nodePorts(s *corev1.Service) []port {
 		if p.NodePort != 0 {
 			out = append(out, port{string(p.Protocol), int(p.NodePort)})
 		}
+	}
+	if n := s.Spec.HealthCheckNodePort; n != 0 && wantsHealthPort(s) {
+		out = append(out, port{string(corev1.ProtocolTCP), int(n)})
 	}
 	return out
 }

@@ -31,11 +31,15 @@ var kinds = map[schema.GroupKind]func() Rules{
 		r.StatusUpdate = typedUpdate(namespaceStatusUpdate)
 		return r
 	},
-	of(corev1.GroupName, "Node"):                  func() Rules { return rulesOf(nil, node, nodeUpdate) },
-	of(corev1.GroupName, "ServiceAccount"):        func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
-	of(corev1.GroupName, "ConfigMap"):             func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
-	of(corev1.GroupName, "Secret"):                func() Rules { return rulesOf(nil, secret, secretUpdate) },
-	of(corev1.GroupName, "Service"):               func() Rules { return rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate) },
+	of(corev1.GroupName, "Node"):           func() Rules { return rulesOf(nil, node, nodeUpdate) },
+	of(corev1.GroupName, "ServiceAccount"): func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
+	of(corev1.GroupName, "ConfigMap"):      func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
+	of(corev1.GroupName, "Secret"):         func() Rules { return rulesOf(nil, secret, secretUpdate) },
+	of(corev1.GroupName, "Service"): func() Rules {
+		r := rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate)
+		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
+		return r
+	},
 	of(corev1.GroupName, "Endpoints"):             func() Rules { return rulesOf(nil, endpoints, nil) },
 	of(corev1.GroupName, "Event"):                 func() Rules { return Rules{Create: typed(event)} },
 	of(corev1.GroupName, "LimitRange"):            func() Rules { return rulesOf(nil, limitRange, nil) },

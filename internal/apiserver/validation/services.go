@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -9,13 +10,22 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
-func service(s *corev1.Service) field.ErrorList {
+func service(s *corev1.Service) field.ErrorList { return serviceBeside(s, nil) }
+
+// serviceBeside checks s; addresses in a form that is no longer accepted may stay where old has them.
+func serviceBeside(s, old *corev1.Service) field.ErrorList {
+	var known []string
+	if old != nil {
+		known = append(append(append(known, old.Spec.ClusterIPs...), old.Spec.ExternalIPs...), old.Spec.LoadBalancerSourceRanges...)
+	}
 	sp, at := &s.Spec, field.NewPath("spec")
 	headless := sp.ClusterIP == corev1.ClusterIPNone
 	var errs field.ErrorList
@@ -47,15 +57,15 @@ func service(s *corev1.Service) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), t, fmt.Sprintf("must be greater than 0 and less than %d", longest)))
 		}
 	}
-	errs = append(errs, clusterIPs(sp, at)...)
+	errs = append(errs, clusterIPs(sp, known, at)...)
 	for i, ip := range sp.ExternalIPs {
 		at := at.Child("externalIPs").Index(i)
-		more := validation.IsValidIPForLegacyField(at, ip, false, nil)
+		more := validation.IsValidIPForLegacyField(at, ip, true, known)
 		if errs = append(errs, more...); len(more) == 0 {
 			errs = append(errs, nonSpecialIP(ip, at)...)
 		}
 	}
-	return append(errs, trafficPolicies(sp, at)...)
+	return append(errs, trafficPolicies(sp, known, at)...)
 }
 
 // nonSpecialIP refuses addresses that mean this host or a whole link.
@@ -66,7 +76,7 @@ func nonSpecialIP(ip string, at *field.Path) field.ErrorList {
 	return nil
 }
 
-func clusterIPs(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
+func clusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if sp.ClusterIP != "" && len(sp.ClusterIPs) > 0 && sp.ClusterIPs[0] != sp.ClusterIP {
 		errs = append(errs, field.Invalid(at.Child("clusterIPs"), sp.ClusterIPs, "first value must match `clusterIP`"))
@@ -78,10 +88,10 @@ func clusterIPs(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 			}
 			continue
 		}
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(i), ip, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(i), ip, true, known)...)
 	}
 	if len(sp.ClusterIPs) == 0 && sp.ClusterIP != "" && sp.ClusterIP != corev1.ClusterIPNone {
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(0), sp.ClusterIP, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(0), sp.ClusterIP, true, known)...)
 	}
 	return errs
 }
@@ -130,7 +140,7 @@ func servicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path) field.E
 	return errs
 }
 
-func trafficPolicies(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
+func trafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	external := sp.Type == corev1.ServiceTypeLoadBalancer || sp.Type == corev1.ServiceTypeNodePort || sp.Type == corev1.ServiceTypeClusterIP && len(sp.ExternalIPs) > 0
 	switch {
@@ -139,6 +149,13 @@ func trafficPolicies(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 	case external:
 		errs = append(errs, oneOf(string(sp.ExternalTrafficPolicy), at.Child("externalTrafficPolicy"), string(corev1.ServiceExternalTrafficPolicyCluster), string(corev1.ServiceExternalTrafficPolicyLocal))...)
 	}
+	if sp.InternalTrafficPolicy == nil && sp.Type != corev1.ServiceTypeExternalName {
+		errs = append(errs, field.Required(at.Child("internalTrafficPolicy"), ""))
+	}
+	if d := sp.TrafficDistribution; d != nil {
+		errs = append(errs, supported(*d, at.Child("trafficDistribution"), corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+			corev1.ServiceTrafficDistributionPreferSameNode)...)
+	}
 	if p := sp.InternalTrafficPolicy; p != nil {
 		errs = append(errs, oneOf(string(*p), at.Child("internalTrafficPolicy"), string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
 	}
@@ -146,9 +163,19 @@ func trafficPolicies(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 	if sp.HealthCheckNodePort != 0 && !(balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal) {
 		errs = append(errs, field.Invalid(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
 	}
+	if balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		if sp.HealthCheckNodePort == 0 {
+			errs = append(errs, field.Required(at.Child("healthCheckNodePort"), ""))
+		} else {
+			errs = append(errs, messages(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort, validation.IsValidPortNum(int(sp.HealthCheckNodePort)))...)
+		}
+	}
 	if balanced {
+		if c := sp.LoadBalancerClass; c != nil {
+			errs = append(errs, messages(at.Child("loadBalancerClass"), *c, validation.IsQualifiedName(*c))...)
+		}
 		for i, r := range sp.LoadBalancerSourceRanges {
-			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r), false, nil)...)
+			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r), true, known)...)
 		}
 		return errs
 	}
@@ -166,13 +193,128 @@ func trafficPolicies(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 }
 
 func serviceUpdate(s, old *corev1.Service) field.ErrorList {
-	errs := service(s)
-	// An address is given away only together with the whole kind of service that has one.
-	keeps := s.Spec.Type != corev1.ServiceTypeExternalName && old.Spec.Type != corev1.ServiceTypeExternalName
-	if keeps && old.Spec.ClusterIP != "" && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != old.Spec.ClusterIP {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(0), s.Spec.ClusterIP, "may not change once set"))
+	at := field.NewPath("spec")
+	errs := append(clusterIPsUpdate(s, old, at), serviceBeside(s, old)...)
+	balanced := func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
+	if balanced(s) && balanced(old) && ptr.Deref(s.Spec.LoadBalancerClass, "") != ptr.Deref(old.Spec.LoadBalancerClass, "") {
+		errs = append(errs, field.Invalid(at.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, "may not change once set"))
+	}
+	local := func(s *corev1.Service) bool {
+		return balanced(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if local(s) && local(old) && s.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
+		errs = append(errs, field.Forbidden(at.Child("healthCheckNodePort"), "field is immutable"))
 	}
 	return errs
+}
+
+// clusterIPsUpdate: an address is given away only together with the kind of
+// service that has one; a second one may come and go.
+func clusterIPsUpdate(s, old *corev1.Service, at *field.Path) field.ErrorList {
+	const fixed = "may not change once set"
+	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName ||
+		s.Spec.ClusterIP == corev1.ClusterIPNone && old.Spec.ClusterIP == corev1.ClusterIPNone {
+		return nil
+	}
+	now, was := s.Spec.ClusterIPs, old.Spec.ClusterIPs
+	at = at.Child("clusterIPs")
+	var errs field.ErrorList
+	switch {
+	case len(was) > 0 && len(now) == 0:
+		errs = append(errs, field.Invalid(at.Index(0), now, "primary clusterIP can not be unset"))
+	case len(was) == len(now):
+		for i := range was {
+			if now[i] != was[i] {
+				errs = append(errs, field.Invalid(at.Index(i), now, fixed))
+			}
+		}
+	case len(was) > 0 && now[0] != was[0]:
+		errs = append(errs, field.Invalid(at.Index(0), now, fixed))
+	}
+	if len(was) > len(now) && len(now) == 1 && (s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP"))
+	}
+	return errs
+}
+
+func serviceStatusUpdate(s, old *corev1.Service) field.ErrorList {
+	at := field.NewPath("status", "loadBalancer", "ingress")
+	list := s.Status.LoadBalancer.Ingress
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer && len(list) > 0 {
+		return field.ErrorList{field.Forbidden(at, "may only be used when `spec.type` is 'LoadBalancer'")}
+	}
+	var known []string
+	for _, in := range old.Status.LoadBalancer.Ingress {
+		known = append(known, in.IP)
+	}
+	var errs field.ErrorList
+	for i, in := range list {
+		at := at.Index(i)
+		if in.IP != "" {
+			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, known)...)
+		}
+		switch mode := at.Child("ipMode"); {
+		case in.IPMode == nil && in.IP != "":
+			errs = append(errs, field.Required(mode, "must be specified when `ip` is set"))
+		case in.IPMode != nil && in.IP == "":
+			errs = append(errs, field.Forbidden(mode, "may not be specified when `ip` is not set"))
+		case in.IPMode != nil:
+			errs = append(errs, supported(string(*in.IPMode), mode, string(corev1.LoadBalancerIPModeProxy), string(corev1.LoadBalancerIPModeVIP))...)
+		}
+		if in.Hostname != "" {
+			errs = append(errs, messages(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+			if isIP(in.Hostname) {
+				errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
+			}
+		}
+	}
+	return errs
+}
+
+func serviceWarnings(_ context.Context, obj, _ runtime.Object) []string {
+	s := obj.(*corev1.Service)
+	at := field.NewPath("spec")
+	var out []string
+	if _, ok := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
+		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode))
+	}
+	headless, external := s.Spec.ClusterIP == corev1.ClusterIPNone, s.Spec.Type == corev1.ServiceTypeExternalName
+	if !headless {
+		for i, ip := range s.Spec.ClusterIPs {
+			out = append(out, validation.GetWarningsForIP(at.Child("clusterIPs").Index(i), ip)...)
+		}
+	}
+	if headless && s.Spec.LoadBalancerIP != "" {
+		out = append(out, "spec.loadBalancerIP is ignored for headless services")
+	}
+	if headless && len(s.Spec.ExternalIPs) > 0 {
+		out = append(out, "spec.externalIPs is ignored for headless services")
+	}
+	if headless && s.Spec.SessionAffinity != corev1.ServiceAffinityNone {
+		out = append(out, "spec.SessionAffinity is ignored for headless services")
+	}
+	for i, ip := range s.Spec.ExternalIPs {
+		out = append(out, validation.GetWarningsForIP(at.Child("externalIPs").Index(i), ip)...)
+	}
+	if len(s.Spec.ExternalIPs) > 0 && !headless && !external {
+		out = append(out, "spec.externalIPs is deprecated and may no longer be implemented in some clusters")
+	}
+	if s.Spec.LoadBalancerIP != "" {
+		out = append(out, validation.GetWarningsForIP(at.Child("loadBalancerIP"), s.Spec.LoadBalancerIP)...)
+	}
+	for i, r := range s.Spec.LoadBalancerSourceRanges {
+		out = append(out, validation.GetWarningsForCIDR(at.Child("loadBalancerSourceRanges").Index(i), r)...)
+	}
+	if external && len(s.Spec.ExternalIPs) > 0 {
+		out = append(out, fmt.Sprintf("spec.externalIPs is ignored when spec.type is %q", corev1.ServiceTypeExternalName))
+	}
+	if !external && s.Spec.ExternalName != "" {
+		out = append(out, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q", corev1.ServiceTypeExternalName))
+	}
+	if d := s.Spec.TrafficDistribution; d != nil && *d == corev1.ServiceTrafficDistributionPreferClose {
+		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
+	}
+	return out
 }
 
 func endpoints(e *corev1.Endpoints) field.ErrorList {
