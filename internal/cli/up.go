@@ -81,7 +81,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services (default 10.96.0.0/16; another for another --data-dir)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "how many pods this node takes (default 250)")
 	n := &f.Pressure
-	fl.StringVar(&n.Hard, "eviction-hard", "", "when pods are evicted at once (default memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%)")
+	fl.StringVar(&n.Hard, "eviction-hard", "", "when pods are evicted at once (default memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%)")
 	fl.StringVar(&n.Soft, "eviction-soft", "", "when pods are evicted after a grace period, such as memory.available<300Mi")
 	fl.StringVar(&n.SoftGrace, "eviction-soft-grace-period", "", "the grace period of each soft threshold, such as memory.available=1m30s")
 	fl.IntVar(&n.MaxPodGrace, "eviction-max-pod-grace-period", 0, "seconds that a pod evicted by a soft threshold gets at most to end")
