@@ -1,15 +1,14 @@
 // Command mutants breaks podlife in many small ways, one at a time, and shows that
 // something notices: a transcript, a property, or a seed of the simulator. The
-// mutants stand in mutants.txt; the sources stay as they are, each mutant is an
-// overlay of the build. A mutant that survives, or whose text is not in its file
-// any more, is an error.
+// mutants stand in mutants.txt; the sources stay as they are. All mutants are in one
+// build, an overlay of the sources, in which a variable of the environment chooses
+// one. A mutant that survives, or whose text is not in its file any more, is an error.
 package main
 
 import (
 	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -31,6 +30,9 @@ var list string
 
 // folder holds the sources that are mutated.
 const folder = "internal/core/podlife"
+
+// simulator is asked when the tests of podlife notice nothing.
+const simulator = "internal/sim"
 
 // mutant is one replacement in one file.
 type mutant struct {
@@ -79,13 +81,17 @@ func run(ctx context.Context, only string, workers, seeds int) error {
 	}
 	defer os.RemoveAll(dir)
 	begin := time.Now()
+	b := &bench{root: root, dir: dir, seeds: seeds}
+	if err := b.prepare(mutants); err != nil {
+		return err
+	}
 	verdicts := make([]verdict, len(mutants))
 	work := make(chan int)
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
 			for i := range work {
-				verdicts[i] = try(ctx, root, dir, mutants[i], seeds)
+				verdicts[i] = b.try(ctx, mutants[i])
 				fmt.Printf("%3d  %-24s %5.1fs  %s: %s\n", mutants[i].number, verdicts[i], verdicts[i].took.Seconds(), mutants[i].file, mutants[i].what)
 			}
 		})
@@ -162,46 +168,32 @@ func (m *mutant) mutate(source []byte) ([]byte, error) {
 	return bytes.Replace(source, []byte(m.from), []byte(m.to), 1), nil
 }
 
+// killers go from the quick to the slow.
+var killers = []struct {
+	pkg  string
+	args []string
+}{
+	{folder, []string{"-test.run=^TestTranscripts$"}},
+	{folder, []string{"-test.run=^Test", "-test.skip=^TestTranscripts$", "-rapid.nofailfile"}},
+	{simulator, []string{"-test.run=^TestSeeds$"}},
+}
+
 // try finds out who notices a mutant: the tests of podlife, else the simulator.
-func try(ctx context.Context, root, dir string, m mutant, seeds int) (v verdict) {
+func (b *bench) try(ctx context.Context, m mutant) (v verdict) {
 	begin := time.Now()
 	defer func() { v.took = time.Since(begin) }()
-	path := filepath.Join(root, folder, m.file)
-	source, err := os.ReadFile(path)
-	if err != nil {
-		return verdict{err: err}
-	}
-	broken, err := m.mutate(source)
-	if err != nil {
-		return verdict{err: err}
-	}
-	name := filepath.Join(dir, strconv.Itoa(m.number))
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: name + ".go"}})
-	if err != nil {
-		return verdict{err: err}
-	}
-	if err := errors.Join(os.WriteFile(name+".go", broken, 0o600), os.WriteFile(name+".json", overlay, 0o600)); err != nil {
-		return verdict{err: err}
-	}
-	defer func() {
-		for _, end := range []string{".go", ".json", ".test"} {
-			_ = os.Remove(name + end)
-		}
-	}()
-	pkg := ""
 	for _, step := range killers {
-		if step.pkg != pkg {
-			pkg = step.pkg
-			out, err := command(ctx, root, seeds, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", name+".json", "-o", name+".test", "./"+pkg)
-			if ctx.Err() != nil {
-				return verdict{err: ctx.Err()}
-			}
-			if err != nil {
-				return verdict{err: fmt.Errorf("it does not compile: %.300s", out)}
-			}
+		binary, err := b.binary(ctx, step.pkg)
+		if err != nil {
+			return verdict{err: err}
 		}
 		args := append([]string{"-test.failfast", "-test.timeout=10m"}, step.args...)
-		out, err := command(ctx, filepath.Join(root, pkg), seeds, name+".test", args...)
+		cmd := exec.CommandContext(ctx, binary, args...)
+		cmd.Dir = filepath.Join(b.root, step.pkg)
+		cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(m.number), "SIM_SEEDS="+strconv.Itoa(b.seeds))
+		cmd.WaitDelay = 5 * time.Second
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		out, err := cmd.CombinedOutput()
 		switch {
 		case ctx.Err() != nil:
 			return verdict{err: ctx.Err()}
@@ -210,24 +202,6 @@ func try(ctx context.Context, root, dir string, m mutant, seeds int) (v verdict)
 		}
 	}
 	return verdict{}
-}
-
-// killers go from the quick to the slow; those of one package share their build.
-var killers = []struct {
-	pkg  string
-	args []string
-}{
-	{folder, []string{"-test.run=^TestTranscripts$"}},
-	{folder, []string{"-test.run=^Test", "-test.skip=^TestTranscripts$"}},
-	{"internal/sim", []string{"-test.run=^TestSeeds$"}},
-}
-
-func command(ctx context.Context, dir string, seeds int, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "SIM_SEEDS="+strconv.Itoa(seeds))
-	cmd.WaitDelay = 5 * time.Second
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	return cmd.CombinedOutput()
 }
 
 var (

@@ -21,8 +21,8 @@ func TestMutantsApply(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.mutate(source); err != nil {
-			t.Errorf("%s: %s: %v", m.file, m.what, err)
+		if _, err := weave(m.file, source, []mutant{m}); err != nil {
+			t.Errorf("%s: %v", m.file, err)
 		}
 	}
 }
@@ -37,5 +37,21 @@ func TestKiller(t *testing.T) {
 		if got := killer([]byte(c.out)); got != c.want {
 			t.Errorf("killer of %q is %q, not %q", c.out, got, c.want)
 		}
+	}
+}
+
+func TestWeave(t *testing.T) {
+	source := "package p\n\nfunc a() { b(1) }\n\nfunc c() int { return 2 }\n"
+	got, err := weave("p.go", []byte(source), []mutant{{number: 1, from: "b(1)", to: "b(0)"}, {number: 2, from: "return 2", to: "return 3"}, {number: 3, from: " 2", to: " 4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "package p\n\nfunc a() {\n\tswitch mutant {\n\tcase 1:\n b(0) \n\treturn\n\n\t}\n b(1) }\n\n" +
+		"func c() int {\n\tswitch mutant {\n\tcase 2:\n return 3 \n\tcase 3:\n return 4 \n\t}\n return 2 }\n"
+	if string(got) != want {
+		t.Errorf("%s", got)
+	}
+	if _, err := weave("p.go", []byte(source), []mutant{{number: 1, from: "func a", to: "func d"}}); err == nil {
+		t.Error("a text outside of a function is taken")
 	}
 }
