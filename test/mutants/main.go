@@ -85,6 +85,9 @@ func run(ctx context.Context, only string, workers, seeds int) error {
 	if err := b.prepare(mutants); err != nil {
 		return err
 	}
+	if _, err := b.binary(ctx, folder); err != nil {
+		return err
+	}
 	verdicts := make([]verdict, len(mutants))
 	work := make(chan int)
 	var group sync.WaitGroup
