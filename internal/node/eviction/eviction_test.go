@@ -264,7 +264,7 @@ func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
 // L7.133, L7.147: images go before pods.
 func TestImagesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 50, eviction.Settings{})
+		w := newWorld(t, 50, eviction.Settings{Hard: map[string]string{"imagefs.available": "15%", "nodefs.available": "10%"}})
 		w.add("p", 1)
 		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "b", Size: 4}, {Id: "pinned", Size: 9, Pinned: true}}
 		w.usedBy = []*cri.Container{{ImageRef: "used"}}
