@@ -201,6 +201,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.ext.flow.Run(ctx)
 		}
 	})
+	parts.run(s.keepKubernetesService)
 	select {
 	case err := <-served:
 		return err

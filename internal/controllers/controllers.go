@@ -19,11 +19,13 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
+	"carob/internal/controllers/protection"
 	"carob/internal/controllers/quota"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
@@ -108,10 +110,10 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	watcher := clients.Kubernetes
 	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
 	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name), source.ConfigMaps(watcher, rootca.Name)
-	leases := source.Leases(watcher)
+	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
-		informers: []cache.SharedIndexInformer{namespaces, pods, nodes, accounts, configMaps, leases},
+		informers: []cache.SharedIndexInformer{namespaces, pods, nodes, accounts, configMaps, leases, budgets},
 		events:    record.NewBroadcaster(),
 		synced:    make(chan struct{}),
 	}
@@ -137,6 +139,18 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"pod-garbage-collector", func(c Clients) (controller, error) {
 			return podgc.New(c.Kubernetes, nodes, pods)
+		}},
+		{"disruption-controller", func(c Clients) (controller, error) {
+			return disruption.New(c.Kubernetes, m.inventory, budgets, pods)
+		}},
+		{"pvc-protection-controller", func(c Clients) (controller, error) {
+			return protection.Claims(c.Kubernetes, m.inventory, pods)
+		}},
+		{"pv-protection-controller", func(c Clients) (controller, error) {
+			return protection.Volumes(c.Kubernetes, m.inventory), nil
+		}},
+		{"volumeattributesclass-protection-controller", func(c Clients) (controller, error) {
+			return protection.AttributesClasses(c.Kubernetes, m.inventory), nil
 		}},
 		{"generic-garbage-collector", func(c Clients) (controller, error) {
 			return garbage.New(c.Metadata, m.inventory), nil

@@ -37,6 +37,7 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 		w.client.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "pods", Kind: "Pod", Namespaced: true, Verbs: []string{"list", "delete", "deletecollection"}},
 			{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: []string{"list", "delete"}},
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete"}},
 			{Name: "bindings", Kind: "Binding", Namespaced: true, Verbs: []string{"create"}},
 		}}}
 		w.client.PrependReactor("create", "namespaces", w.onFinalize)
@@ -323,6 +324,32 @@ func TestPodsOfLostNode(t *testing.T) { // L7.166 c
 		time.Sleep(2 * time.Second)
 		if w.exists(get) {
 			w.Error("still there")
+		}
+	})
+}
+
+// An object whose owner is not there goes; one with an owner, or with an owner of a
+// kind that nobody knows, stays.
+func TestGarbageGoes(t *testing.T) {
+	configMap := func(name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
+	}
+	owner := func(kind, name string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(name)}
+	}
+	inWorld(t, []runtime.Object{ns("ns", false)}, []runtime.Object{
+		configMap("owner"), configMap("kept", owner("ConfigMap", "owner")), configMap("lost", owner("ConfigMap", "nobody")), configMap("strange", owner("Mystery", "nobody")),
+	}, func(w *world) {
+		time.Sleep(inventoryAfter + time.Minute)
+		for name, stays := range map[string]bool{"owner": true, "kept": true, "lost": false, "strange": true} {
+			there := w.exists(func() error {
+				_, err := w.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("ns").Get(w.Context(), name, metav1.GetOptions{})
+				return err
+			})
+			if there != stays {
+				w.Errorf("%s: there %v, want %v", name, there, stays)
+			}
 		}
 	})
 }

@@ -5,15 +5,17 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Builtin returns the policy every cluster starts with: the roles and bindings
-// of Kubernetes 1.37. It differs in one point: system:node is bound to the group
-// system:nodes, because nodes are authorized by RBAC here.
+// Builtin returns the policy every cluster starts with: the roles and bindings of
+// Kubernetes 1.37. It differs in these points: system:node is bound to the group
+// system:nodes, because nodes are authorized by RBAC here, and it holds the rights on
+// resource slices that upstream's node authorizer gives beside the role; what only
+// alpha kinds need (pod groups) is left out.
 func Builtin() Policy {
 	p := Policy{
 		ClusterRoles: append([]*rbacv1.ClusterRole{
 			clusterRole("cluster-admin", rule("*", "*", "*"), paths("*", "*")),
 			clusterRole("system:discovery", paths("get", "/livez /readyz /healthz /version /version/ /openapi /openapi/* /api /api/* /apis /apis/*")),
-			clusterRole("system:monitoring", paths("get", "/metrics /metrics/slis /livez /readyz /healthz /livez/* /readyz/* /healthz/*")),
+			clusterRole("system:monitoring", rule("get", "core", "nodes/metrics"), paths("get", "/flagz /statusz /metrics /metrics/slis /livez /readyz /healthz /livez/* /readyz/* /healthz/*")),
 			clusterRole("system:basic-user", rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
 				rule("create", "authentication.k8s.io", "selfsubjectreviews")),
 			clusterRole("system:public-info-viewer", paths("get", "/livez /readyz /healthz /version /version/")),
@@ -25,12 +27,12 @@ func Builtin() Policy {
 			clusterRole("system:node", nodeRules()...),
 			clusterRole("system:node-problem-detector", rule("get", "core", "nodes"), rule("patch", "core", "nodes/status"), eventsRule),
 			clusterRole("system:kubelet-api-admin", rule(read, "core", "nodes"), rule("proxy", "core", "nodes"),
-				rule("*", "core", "nodes/proxy nodes/metrics nodes/stats nodes/log nodes/spec nodes/checkpoint nodes/configz nodes/healthz nodes/pods")),
+				rule("*", "core", "nodes/proxy nodes/metrics nodes/stats nodes/log nodes/configz nodes/healthz nodes/pods")),
 			clusterRole("system:node-bootstrapper", rule("create "+read, "certificates.k8s.io", "certificatesigningrequests")),
 			clusterRole("system:auth-delegator", rule("create", "authentication.k8s.io", "tokenreviews"), rule("create", "authorization.k8s.io", "subjectaccessreviews")),
-			clusterRole("system:kube-aggregator", rule(read, "core", "services endpoints"), rule(read, "discovery.k8s.io", "endpointslices")),
+			clusterRole("system:kube-aggregator", rule(read, "core", "services endpoints")),
 			clusterRole("system:kube-controller-manager", controllerManagerRules()...),
-			clusterRole("system:kube-dns", rule("list watch", "core", "endpoints services"), rule("list watch", "discovery.k8s.io", "endpointslices")),
+			clusterRole("system:kube-dns", rule("list watch", "core", "endpoints services")),
 			clusterRole("system:persistent-volume-provisioner", rule("create delete "+read, "core", "persistentvolumes"),
 				rule("get list update watch", "core", "persistentvolumeclaims"), rule(read, "storage.k8s.io", "storageclasses"), rule("watch", "core", "events"), eventsRule),
 			clusterRole("system:certificates.k8s.io:certificatesigningrequests:nodeclient", rule("create", "certificates.k8s.io", "certificatesigningrequests/nodeclient")),
@@ -68,9 +70,8 @@ func Builtin() Policy {
 			namespacedRole("kube-system", "system:controller:bootstrap-signer", rule(read, "core", "secrets")),
 			namespacedRole("kube-system", "system:controller:cloud-provider", rule("create "+read, "core", "configmaps")),
 			namespacedRole("kube-system", "system:controller:token-cleaner", rule("delete "+read, "core", "secrets"), eventsRule),
-			namespacedRole("kube-system", "system::leader-locking-kube-controller-manager", rule("watch", "core", "configmaps"),
-				rule("get update", "core", "configmaps", "kube-controller-manager")),
-			namespacedRole("kube-system", "system::leader-locking-kube-scheduler", rule("watch", "core", "configmaps"), rule("get update", "core", "configmaps", "kube-scheduler")),
+			namespacedRole("kube-system", "system::leader-locking-kube-controller-manager", rule("create get list update watch", "coordination.k8s.io", "leases leasecandidates")),
+			namespacedRole("kube-system", "system::leader-locking-kube-scheduler", rule("create get list update watch", "coordination.k8s.io", "leases leasecandidates")),
 			namespacedRole("kube-public", "system:controller:bootstrap-signer", rule(read, "core", "configmaps"), rule("update", "core", "configmaps", "cluster-info"), eventsRule),
 		},
 		RoleBindings: []*rbacv1.RoleBinding{
@@ -80,7 +81,7 @@ func Builtin() Policy {
 			bind("kube-system", "system:controller:cloud-provider", "system:controller:cloud-provider", account("kube-system", "cloud-provider")),
 			bind("kube-system", "system:controller:token-cleaner", "system:controller:token-cleaner", account("kube-system", "token-cleaner")),
 			bind("kube-system", "system::leader-locking-kube-controller-manager", "system::leader-locking-kube-controller-manager",
-				userSubject(user.KubeControllerManager), account("kube-system", "kube-controller-manager")),
+				userSubject(user.KubeControllerManager), account("kube-system", "kube-controller-manager"), account("kube-system", "leader-election-controller")),
 			bind("kube-system", "system::leader-locking-kube-scheduler", "system::leader-locking-kube-scheduler",
 				userSubject(user.KubeScheduler), account("kube-system", "kube-scheduler")),
 			bind("kube-public", "system:controller:bootstrap-signer", "system:controller:bootstrap-signer", account("kube-system", "bootstrap-signer")),
@@ -118,6 +119,7 @@ func editRules() []rbacv1.PolicyRule {
 		rule(write, "batch", "jobs cronjobs"),
 		rule(write, "extensions", "daemonsets deployments deployments/scale deployments/rollback ingresses replicasets replicasets/scale replicationcontrollers/scale networkpolicies"),
 		rule(write, "policy", "poddisruptionbudgets"),
+		rule(write, "events.k8s.io", "events"),
 		rule(write, "networking.k8s.io", "networkpolicies ingresses"),
 		rule(readWrite, "coordination.k8s.io", "leases"),
 		rule(write, "resource.k8s.io", "resourceclaims resourceclaimtemplates"),
@@ -131,6 +133,7 @@ func viewRules() []rbacv1.PolicyRule {
 		rule(read, "core", "persistentvolumeclaims/status services/status"),
 		rule(read, "core", "namespaces"),
 		rule(read, "discovery.k8s.io", "endpointslices"),
+		rule(read, "events.k8s.io", "events"),
 		rule(read, "apps", "controllerrevisions statefulsets statefulsets/status statefulsets/scale daemonsets daemonsets/status deployments deployments/status deployments/scale "+
 			"replicasets replicasets/status replicasets/scale"),
 		rule(read, "autoscaling", "horizontalpodautoscalers horizontalpodautoscalers/status"),
@@ -166,6 +169,8 @@ func nodeRules() []rbacv1.PolicyRule {
 		rule("get patch update", "core", "persistentvolumeclaims/status"),
 		rule(read, "storage.k8s.io", "csidrivers"),
 		rule("create delete get patch update", "storage.k8s.io", "csinodes"),
+		rule("get patch update", "storage.k8s.io", "csinodes/status"),
+		rule("create "+read, "certificates.k8s.io", "podcertificaterequests"),
 		rule(read, "node.k8s.io", "runtimeclasses"),
 		rule("get", "resource.k8s.io", "resourceclaims"),
 		rule("create delete deletecollection get list patch update watch", "resource.k8s.io", "resourceslices"),
@@ -179,7 +184,7 @@ func schedulerRules() []rbacv1.PolicyRule {
 		eventsRule,
 		rule("create", "coordination.k8s.io", "leases"),
 		rule("get list update watch", "coordination.k8s.io", "leases", "kube-scheduler"),
-		rule("create", "coordination.k8s.io", "leasecandidates"),
+		rule(readWrite, "coordination.k8s.io", "leasecandidates"),
 		rule(read, "core", "nodes"),
 		rule("delete "+read, "core", "pods"),
 		rule("create", "core", "bindings pods/binding"),
@@ -188,15 +193,16 @@ func schedulerRules() []rbacv1.PolicyRule {
 		rule(read, "apps extensions", "replicasets"),
 		rule(read, "apps", "statefulsets"),
 		rule(read, "policy", "poddisruptionbudgets"),
-		rule("patch", "policy", "poddisruptionbudgets/status"),
 		rule(read, "core", "persistentvolumeclaims persistentvolumes"),
 		rule("create", "authentication.k8s.io", "tokenreviews"),
 		rule("create", "authorization.k8s.io", "subjectaccessreviews"),
 		rule(read, "storage.k8s.io", "csinodes csidrivers csistoragecapacities volumeattachments"),
 		rule(read, "core", "namespaces"),
-		rule(read, "resource.k8s.io", "deviceclasses resourceslices"),
-		rule("get list patch update watch", "resource.k8s.io", "resourceclaims"),
-		rule("patch update", "resource.k8s.io", "resourceclaims/status"),
+		rule(read, "resource.k8s.io", "deviceclasses resourceslices devicetaintrules"),
+		rule("create delete get list patch update watch", "resource.k8s.io", "resourceclaims"),
+		rule("get list patch update watch", "resource.k8s.io", "resourceclaims/status"),
+		rule("patch update", "resource.k8s.io", "resourceclaims/binding"),
+		rule("update", "core", "pods/finalizers"),
 	}
 }
 
@@ -204,7 +210,7 @@ func controllerManagerRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		eventsRule,
 		rule("create", "coordination.k8s.io", "leases"),
-		rule("get list update watch", "coordination.k8s.io", "leases", "kube-controller-manager"),
+		rule("get update", "coordination.k8s.io", "leases", "kube-controller-manager"),
 		rule("create", "core", "secrets serviceaccounts"),
 		rule("delete", "core", "secrets"),
 		rule("get", "core", "configmaps namespaces secrets serviceaccounts"),

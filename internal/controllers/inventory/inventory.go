@@ -33,6 +33,9 @@ type Kind struct {
 	Namespaced bool
 }
 
+// Group returns the API group.
+func (k Kind) Group() string { return k.GroupVersionResource.Group }
+
 // Reader is told what happens. Its methods are called from many goroutines, for
 // one kind in the order of events, and must not wait.
 type Reader interface {
@@ -302,7 +305,7 @@ func (i *Inventory) watch(ctx context.Context, w *watcher) {
 		},
 	}
 	log := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(lw, &metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, i.objects), &metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
 		Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
 	r.RunWithContext(ctx)
 }

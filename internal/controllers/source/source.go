@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -57,9 +58,9 @@ func ConfigMaps(c kubernetes.Interface, name string) cache.SharedIndexInformer {
 	return informer(c, c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
 }
 
-// Pods watches all pods, without what they run; indexed ByNode.
+// Pods watches all pods, without what they run; indexed ByNode and by namespace.
 func Pods(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod, cache.Indexers{ByNode: nodeOf})
+	return informer(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod, cache.Indexers{ByNode: nodeOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
 // Nodes watches all nodes, without their images.
@@ -90,7 +91,13 @@ func slimMeta(obj any) (any, error) {
 	return obj, nil
 }
 
-// slimPod keeps who a pod is, where it is, how it stands and what it tolerates.
+// Budgets watches all disruption budgets, indexed by namespace.
+func Budgets(c kubernetes.Interface) cache.SharedIndexInformer {
+	return informer(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{}, fields.Everything(), slimMeta,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+}
+
+// slimPod keeps who a pod is and belongs to, where it is, how it stands and what it tolerates.
 func slimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -98,7 +105,7 @@ func slimPod(obj any) (any, error) {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
+			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations},

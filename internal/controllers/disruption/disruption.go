@@ -1,0 +1,189 @@
+// Package disruption keeps the status of disruption budgets, from which an eviction
+// learns whether it is allowed. It drives core/disruption. The controller manager
+// runs it; it must never evict or delete a pod.
+package disruption
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+	"carob/internal/core/disruption"
+)
+
+// kindsAfter is when to look again for the kind of a controller that is not known yet.
+const kindsAfter = 5 * time.Second
+
+// Controller keeps the status. Its key is a budget's namespace/name.
+type Controller struct {
+	*loop.Loop
+	client        kubernetes.Interface
+	inventory     *inventory.Inventory
+	budgets, pods cache.Indexer
+}
+
+// New returns a controller; both watches are indexed by namespace.
+func New(client kubernetes.Interface, inv *inventory.Inventory, budgets, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, inventory: inv, budgets: budgets.GetIndexer(), pods: pods.GetIndexer()}
+	c.Loop = loop.New("disruption", 4, c.reconcile)
+	if err := loop.OnChange(budgets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+		return nil, fmt.Errorf("disruption: watch budgets: %w", err)
+	}
+	if err := loop.OnChange(pods, c.podChanged); err != nil {
+		return nil, fmt.Errorf("disruption: watch pods: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) podChanged(o metav1.Object) {
+	budgets, _ := c.budgets.ByIndex(cache.NamespaceIndex, o.GetNamespace())
+	for _, obj := range budgets {
+		if b, ok := obj.(*policyv1.PodDisruptionBudget); ok {
+			if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && s.Matches(labels.Set(o.GetLabels())) {
+				c.Add(b.Namespace + "/" + b.Name)
+			}
+		}
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	obj, exists, _ := c.budgets.GetByKey(key)
+	b, ok := obj.(*policyv1.PodDisruptionBudget)
+	if !exists || !ok {
+		return 0, nil
+	}
+	changed := b.DeepCopy()
+	in := disruption.Input{Now: time.Now(), Budget: b, Pods: c.selected(b)}
+	again, err := time.Duration(0), error(nil)
+	if disruption.NeedsScale(b) {
+		select {
+		case <-c.inventory.Synced():
+		default:
+			return time.Second, nil // kinds are not known yet; what is stored holds so long
+		}
+		in.Scale, err = c.scale(ctx, b.Namespace, in.Pods)
+	}
+	if err == nil {
+		changed.Status, again, err = disruption.Decide(in)
+	}
+	if err != nil {
+		// Nobody can say what is allowed: nothing is.
+		changed.Status.ObservedGeneration, changed.Status.DisruptionsAllowed = b.Generation, 0
+		meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
+			Reason: policyv1.SyncFailedReason, Message: err.Error(), ObservedGeneration: b.Generation})
+		again = kindsAfter
+	} else {
+		disruption.Conclude(changed)
+	}
+	if equality.Semantic.DeepEqual(changed.Status, b.Status) {
+		return again, nil
+	}
+	_, err = c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return again, nil // a newer version is on its way to us
+	}
+	return 0, fmt.Errorf("update the status of budget %s: %w", key, err)
+}
+
+// selected returns the pods of a budget; one without a selector has none.
+func (c *Controller) selected(b *policyv1.PodDisruptionBudget) []*corev1.Pod {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil {
+		return nil // validation lets none in
+	}
+	objects, _ := c.pods.ByIndex(cache.NamespaceIndex, b.Namespace)
+	var out []*corev1.Pod
+	for _, obj := range objects {
+		if p, ok := obj.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// scale adds up how many pods the controllers of these pods want. Pods without a
+// controller do not count.
+func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1.Pod) (int32, error) {
+	sum, seen := int32(0), map[types.UID]bool{}
+	for _, p := range pods {
+		owner := metav1.GetControllerOf(p)
+		if owner == nil || seen[owner.UID] {
+			continue
+		}
+		seen[owner.UID] = true
+		top, err := c.top(ctx, namespace, owner)
+		if err != nil {
+			return 0, err
+		}
+		if top == nil || top != owner && seen[top.UID] {
+			continue
+		}
+		seen[top.UID] = true
+		n, err := c.replicas(ctx, namespace, top)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// top returns who says how many pods there are: the deployment of a replica set.
+func (c *Controller) top(ctx context.Context, namespace string, owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind() {
+		return owner, nil
+	}
+	rs, err := c.client.AppsV1().ReplicaSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && rs.UID != owner.UID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at replica set %s/%s: %w", namespace, owner.Name, err)
+	}
+	if d := metav1.GetControllerOf(rs); d != nil {
+		return d, nil
+	}
+	return owner, nil
+}
+
+// replicas asks the scale subresource of a controller.
+func (c *Controller) replicas(ctx context.Context, namespace string, owner *metav1.OwnerReference) (int32, error) {
+	kind, ok := c.inventory.Resolve(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind))
+	if !ok {
+		return 0, fmt.Errorf("the kind %s of %s is not known", owner.Kind, owner.APIVersion)
+	}
+	root := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
+	if kind.Group() == "" {
+		root = "/api/" + kind.GroupVersionResource.Version
+	}
+	var s autoscalingv1.Scale
+	err := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name, "scale").Do(ctx).Into(&s)
+	switch {
+	case err == nil && s.UID == owner.UID:
+		return s.Spec.Replicas, nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return 0, fmt.Errorf("look at the scale of %s %s/%s: %w", kind.Resource, namespace, owner.Name, err)
+	case err == nil:
+		return 0, nil // another of the same name
+	}
+	if _, gone := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
+		return 0, nil
+	}
+	return 0, fmt.Errorf("%s does not implement the scale subresource", kind.GroupVersionResource.GroupResource())
+}

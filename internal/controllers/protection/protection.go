@@ -1,0 +1,213 @@
+// Package protection lets storage objects go that were deleted while they were in
+// use: it takes the finalizer away that admission gave them, once no pod uses the
+// claim, no claim the volume, neither the attributes class. The controller manager
+// runs one controller per kind; they must never delete anything.
+package protection
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+)
+
+// Controller releases the objects of one kind. Its key is namespace/name.
+type Controller struct {
+	*loop.Loop
+	kind      schema.GroupResource
+	finalizer string
+	// release takes the finalizer away unless the object is in use.
+	release func(ctx context.Context, namespace, name string) (used bool, err error)
+
+	mu      sync.Mutex
+	waiting map[string]bool // keys of objects that are deleted and were in use
+}
+
+func newController(name string, kind schema.GroupResource, finalizer string, inv *inventory.Inventory) *Controller {
+	c := &Controller{kind: kind, finalizer: finalizer, waiting: map[string]bool{}}
+	c.Loop = loop.New(name, 2, c.reconcile)
+	inv.AddReader(c)
+	return c
+}
+
+// Claims returns the controller of persistent volume claims.
+func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods cache.SharedIndexInformer) (*Controller, error) {
+	const finalizer = "kubernetes.io/pvc-protection"
+	c := newController("pvc-protection", corev1.Resource("persistentvolumeclaims"), finalizer, inv)
+	c.release = func(ctx context.Context, namespace, name string) (bool, error) {
+		claims := client.CoreV1().PersistentVolumeClaims(namespace)
+		claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || !held(claim, finalizer) {
+			return false, err
+		}
+		list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return usesClaim(&p, claim) }) {
+			return true, nil
+		}
+		drop(claim, finalizer)
+		_, err = claims.Update(ctx, claim, metav1.UpdateOptions{})
+		return false, err
+	}
+	err := loop.OnChange(pods, func(o metav1.Object) { c.retry(o.GetNamespace() + "/") })
+	if err != nil {
+		return nil, fmt.Errorf("protection: watch pods: %w", err)
+	}
+	return c, nil
+}
+
+// usesClaim: a pod uses its claims from when it has a node until it has ended. One
+// without a node will not start with a claim that is being deleted.
+func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		if v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName == claim.Name
+		}
+		return v.Ephemeral != nil && p.Name+"-"+v.Name == claim.Name && metav1.IsControlledBy(claim, p)
+	})
+}
+
+// Volumes returns the controller of persistent volumes.
+func Volumes(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
+	const finalizer = "kubernetes.io/pv-protection"
+	c := newController("pv-protection", corev1.Resource("persistentvolumes"), finalizer, inv)
+	c.release = func(ctx context.Context, _, name string) (bool, error) {
+		volumes := client.CoreV1().PersistentVolumes()
+		v, err := volumes.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || !held(v, finalizer) {
+			return false, err
+		}
+		if v.Status.Phase == corev1.VolumeBound {
+			return true, nil
+		}
+		drop(v, finalizer)
+		_, err = volumes.Update(ctx, v, metav1.UpdateOptions{})
+		return false, err
+	}
+	return c
+}
+
+// AttributesClasses returns the controller of volume attributes classes.
+func AttributesClasses(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
+	const finalizer = "kubernetes.io/vac-protection"
+	c := newController("vac-protection", storagev1.SchemeGroupVersion.WithResource("volumeattributesclasses").GroupResource(), finalizer, inv)
+	c.release = func(ctx context.Context, _, name string) (bool, error) {
+		classes := client.StorageV1().VolumeAttributesClasses()
+		class, err := classes.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || !held(class, finalizer) {
+			return false, err
+		}
+		used, err := usesClass(ctx, client, name)
+		if err != nil || used {
+			return used, err
+		}
+		drop(class, finalizer)
+		_, err = classes.Update(ctx, class, metav1.UpdateOptions{})
+		return false, err
+	}
+	return c
+}
+
+func usesClass(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
+	is := func(n *string) bool { return n != nil && *n == name }
+	claims, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	for i := range claims.Items {
+		c := &claims.Items[i]
+		if m := c.Status.ModifyVolumeStatus; is(c.Spec.VolumeAttributesClassName) || is(c.Status.CurrentVolumeAttributesClassName) || m != nil && m.TargetVolumeAttributesClassName == name {
+			return true, nil
+		}
+	}
+	volumes, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(volumes.Items, func(v corev1.PersistentVolume) bool { return is(v.Spec.VolumeAttributesClassName) }), nil
+}
+
+// held reports whether an object is deleted and waits for the finalizer to go.
+func held(o metav1.Object, finalizer string) bool {
+	return o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), finalizer)
+}
+
+func drop(o metav1.Object, finalizer string) {
+	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == finalizer }))
+}
+
+// Changed implements inventory.Reader.
+func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	switch gr := k.GroupResource(); {
+	case gr == c.kind && held(o, c.finalizer):
+		c.Add(o.Namespace + "/" + o.Name)
+	case gr == corev1.Resource("persistentvolumeclaims") || gr == corev1.Resource("persistentvolumes"):
+		c.retry("/") // the users of objects of the cluster
+	}
+}
+
+// Gone implements inventory.Reader.
+func (c *Controller) Gone(k inventory.Kind, o *metav1.PartialObjectMetadata) { c.Changed(k, o) }
+
+// Relisted implements inventory.Reader.
+func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
+	for _, o := range objects {
+		c.Changed(k, o)
+	}
+}
+
+// Kinds implements inventory.Reader.
+func (c *Controller) Kinds() {}
+
+// retry looks again at what was in use, below a prefix of keys.
+func (c *Controller) retry(prefix string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.waiting {
+		if strings.HasPrefix(key, prefix) {
+			c.Add(key)
+		}
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	// Before the look, so that a change during it leads to another one.
+	c.mu.Lock()
+	c.waiting[key] = true
+	c.mu.Unlock()
+	namespace, name, _ := strings.Cut(key, "/")
+	used, err := c.release(ctx, namespace, name)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		used, err = apierrors.IsConflict(err), nil
+		if used {
+			return 10 * time.Millisecond, nil
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("let %s %s go: %w", c.kind, key, err)
+	}
+	if !used {
+		c.mu.Lock()
+		delete(c.waiting, key)
+		c.mu.Unlock()
+	}
+	return 0, nil
+}

@@ -1,0 +1,105 @@
+// Package disruption decides how many pods of a disruption budget may be evicted.
+// The disruption controller drives it; eviction reads the result from the status. It
+// is a function of its arguments.
+package disruption
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	pdbhelper "k8s.io/component-helpers/apps/poddisruptionbudget"
+)
+
+// Patience is how long an evicted pod counts as gone before its deletion shows.
+const Patience = 2 * time.Minute
+
+// Input is everything Decide may look at.
+type Input struct {
+	Now    time.Time
+	Budget *policyv1.PodDisruptionBudget // read only
+	Pods   []*corev1.Pod                 // those the budget selects
+	// Scale is how many pods their controllers want; asked for by NeedsScale only.
+	Scale int32
+}
+
+// NeedsScale reports whether a budget is about a share of what controllers want.
+func NeedsScale(b *policyv1.PodDisruptionBudget) bool {
+	return b.Spec.MaxUnavailable != nil || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.Type == intstr.String
+}
+
+// Decide returns the budget's status, and when to look again though nothing changes
+// (zero for never).
+func Decide(in Input) (policyv1.PodDisruptionBudgetStatus, time.Duration, error) {
+	expected, desired, err := wanted(in)
+	if err != nil {
+		return policyv1.PodDisruptionBudgetStatus{}, 0, err
+	}
+	b := in.Budget.DeepCopy()
+	s := &b.Status
+	var again time.Duration
+	s.DisruptedPods, again = stillDisrupted(in)
+	s.ObservedGeneration, s.ExpectedPods, s.DesiredHealthy, s.CurrentHealthy = b.Generation, expected, desired, 0
+	for _, p := range in.Pods {
+		if _, evicted := s.DisruptedPods[p.Name]; !evicted && p.DeletionTimestamp == nil && ready(p) {
+			s.CurrentHealthy++
+		}
+	}
+	s.DisruptionsAllowed = 0
+	if expected > 0 {
+		s.DisruptionsAllowed = max(0, s.CurrentHealthy-desired)
+	}
+	return *s, again, nil
+}
+
+// wanted returns how many pods there should be, and how many must stay healthy.
+func wanted(in Input) (expected, desired int32, err error) {
+	spec := in.Budget.Spec
+	switch {
+	case spec.MaxUnavailable != nil:
+		n, err := intstr.GetScaledValueFromIntOrPercent(spec.MaxUnavailable, int(in.Scale), true)
+		return in.Scale, max(0, in.Scale-int32(n)), err
+	case spec.MinAvailable == nil:
+		return int32(len(in.Pods)), 0, nil
+	case spec.MinAvailable.Type == intstr.Int:
+		return int32(len(in.Pods)), spec.MinAvailable.IntVal, nil
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(spec.MinAvailable, int(in.Scale), true)
+	return in.Scale, int32(n), err
+}
+
+// stillDisrupted keeps of the evictions on record those whose pod is there, is not
+// being deleted and may still be.
+func stillDisrupted(in Input) (map[string]metav1.Time, time.Duration) {
+	out := map[string]metav1.Time{}
+	var again time.Duration
+	for _, p := range in.Pods {
+		at, evicted := in.Budget.Status.DisruptedPods[p.Name]
+		left := at.Add(Patience).Sub(in.Now)
+		if !evicted || p.DeletionTimestamp != nil || left <= 0 {
+			continue
+		}
+		out[p.Name] = at
+		if again == 0 || left < again {
+			again = left
+		}
+	}
+	if len(out) == 0 {
+		return nil, 0
+	}
+	return out, again
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Conclude sets the condition that says whether disruptions are allowed.
+func Conclude(b *policyv1.PodDisruptionBudget) { pdbhelper.UpdateDisruptionAllowedCondition(b) }
