@@ -20,7 +20,7 @@ import (
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	authorized := genericapifilters.WithAuthorization(api, c.Authorization.Authorizer, c.Serializer)
 
-	in := genericapifilters.WithWarningRecorder(authorized)
+	in := genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc))
 	in = genericapifilters.WithRequestInfo(in, c.RequestInfoResolver)
 	in = inprocess.WithUser(in)
 	in = genericapifilters.WithRequestReceivedTimestamp(in)
@@ -29,7 +29,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 
 	h := s.ext.flow.Filter(authorized)
 	h = impersonation.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer)
-	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, genericapifilters.Unauthorized(c.Serializer), c.Authentication.APIAudiences, nil)
+	h = s.auditor.Requests(h, c.LongRunningFunc)
+	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
 	h = genericapifilters.WithWarningRecorder(h)
 	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
 	h = genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 
+	"carob/internal/apiserver/audit"
 	"carob/internal/base/pki"
 )
 
@@ -32,6 +33,10 @@ type Config struct {
 	NodePorts [2]int
 	// PKI holds the certificate authority and the keys made from it.
 	PKI *pki.PKI
+	// Audit says what is recorded of requests; optional.
+	Audit audit.Config
+	// EncryptionConfig is a file with an EncryptionConfiguration; optional.
+	EncryptionConfig string
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object
 	// says) for log, exec, attach, port-forward and proxy; net.Dialer when nil.
 	NodeDialer func(ctx context.Context, nodeName, addr string) (net.Conn, error)

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,11 +29,14 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 	restclient "k8s.io/client-go/rest"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+
+	"carob/internal/apiserver/audit"
 )
 
 // gadgets is a definition that uses most of what a definition can say.
@@ -527,5 +533,61 @@ func TestAggregation(t *testing.T) {
 	}
 	if code, _ := r.get(t, "/apis/far.example.org/v1/things", "application/json"); code != http.StatusNotFound {
 		t.Errorf("removed: %d", code)
+	}
+}
+
+// Secrets are unreadable in the engine, and readable through the API after a restart; the audit log says who asked.
+func TestEncryptionAndAudit(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		f := filepath.Join(dir, name)
+		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	encryption := write("encryption.yaml", `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets, "gadgets.example.org"]
+  providers:
+  - secretbox: {keys: [{name: k1, secret: `+base64.StdEncoding.EncodeToString(make([]byte, 32))+`}]}
+  - identity: {}
+`)
+	log := filepath.Join(dir, "audit.log")
+	policy := write("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, users: [kubernetes-admin], resources: [{group: \"\", resources: [secrets]}]}\n- {level: None}\n")
+	begin := func() *running {
+		cfg := newConfig(t, filepath.Join(dir, "data"))
+		cfg.EncryptionConfig, cfg.Audit = encryption, audit.Config{PolicyFile: policy, LogPath: log}
+		return startWith(t, cfg)
+	}
+	ctx := t.Context()
+	r := begin()
+	c := r.remote(t, r.pki.Admin)
+	if _, err := c.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, StringData: map[string]string{"word": "opensesame"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := r.engine.Client.Client.Get(ctx, "/registry/secrets/default/hidden")
+	if err != nil || len(kept.Kvs) != 1 || !strings.HasPrefix(string(kept.Kvs[0].Value), "k8s:enc:secretbox:v1:k1:") || strings.Contains(string(kept.Kvs[0].Value), "opensesame") {
+		t.Errorf("kept: %q, %v", kept.Kvs, err)
+	}
+	r.stop()
+	r = begin()
+	got, err := r.admin(t).CoreV1().Secrets("default").Get(ctx, "hidden", metav1.GetOptions{})
+	if err != nil || string(got.Data["word"]) != "opensesame" {
+		t.Errorf("read again: %v, %v", got, err)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	var event auditv1.Event
+	if err := json.Unmarshal([]byte(lines[0]), &event); err != nil || len(lines) != 1 || event.Verb != "create" || event.User.Username != "kubernetes-admin" || event.ObjectRef.Resource != "secrets" ||
+		event.ResponseStatus.Code != http.StatusCreated || event.ResponseObject == nil {
+		t.Errorf("recorded: %v\n%s", err, text)
+	}
+	if _, err := audit.New(audit.Config{LogPath: log}); err == nil {
+		t.Error("a log without a policy is accepted")
 	}
 }

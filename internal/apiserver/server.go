@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver/admission"
+	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/inprocess"
 	"carob/internal/apiserver/scheme"
@@ -48,8 +49,11 @@ type Server struct {
 	allocator *services.Allocator
 	rbac      *auth.RBAC
 	reader    admission.Reader
-	ext       extensions
-	versions  []schema.GroupVersion // all that is built in, sorted
+	auditor   *audit.Auditor
+	// endKeys ends the connections to servers that hold encryption keys.
+	endKeys  context.CancelFunc
+	ext      extensions
+	versions []schema.GroupVersion // all that is built in, sorted
 
 	ready chan struct{}
 	// stopped is closed with the server.
@@ -76,6 +80,15 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 			s.close()
 		}
 	}()
+	if s.auditor, err = audit.New(cfg.Audit); err != nil {
+		return nil, err
+	}
+	var keys context.Context
+	keys, s.endKeys = context.WithCancel(context.WithoutCancel(ctx))
+	transformers, err := storage.LoadEncryption(keys, cfg.EncryptionConfig)
+	if err != nil {
+		return nil, err
+	}
 	// The engine is bound by the disk, building the scheme by the processor.
 	opened := make(chan error, 1)
 	go func() {
@@ -90,7 +103,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.options = storage.NewOptions(s.engine, s.set, caching)
+	s.options = storage.NewOptions(s.engine, s.set, caching, transformers)
 	if err = s.seed(ctx); err != nil {
 		return nil, fmt.Errorf("make the system objects: %w", err)
 	}
@@ -174,6 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer parts.wait()
 	defer cancel(nil)
 	parts.run(s.rbac.Run)
+	parts.run(s.auditor.Run)
 	parts.run(s.ext.plugins.Run)
 	parts.run(s.ext.crds.Run)
 	parts.run(s.ext.foreign.Run)
@@ -213,6 +227,9 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) close() {
 	close(s.stopped)
 	_ = s.cfg.Listener.Close() // already closed when it was served
+	if s.endKeys != nil {
+		s.endKeys()
+	}
 	s.stores.destroy()
 	for _, f := range []*storage.Foreign{s.ext.objects, s.ext.definitions} {
 		if f != nil {

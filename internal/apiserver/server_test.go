@@ -58,7 +58,12 @@ func newConfig(t testing.TB, dir string) Config {
 
 func start(t testing.TB, dir string) *running {
 	t.Helper()
-	cfg := newConfig(t, dir)
+	return startWith(t, newConfig(t, dir))
+}
+
+func startWith(t testing.TB, cfg Config) *running {
+	t.Helper()
+	dir := cfg.DataDir
 	s, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

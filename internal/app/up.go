@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver"
+	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/defaults"
 	"carob/internal/apiserver/validation"
 	"carob/internal/base/atomicfile"
@@ -179,7 +180,7 @@ func (c *carob) open(ctx context.Context) error {
 	g.Go(func() (err error) {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
 			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers, EtcdTLS: etcdTLS,
-			ServiceCIDR: c.in.Services, PKI: c.keys, NodeDialer: c.dialNode,
+			ServiceCIDR: c.in.Services, PKI: c.keys, NodeDialer: c.dialNode, Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 		})
 		if err != nil {
 			return err

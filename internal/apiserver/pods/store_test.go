@@ -35,7 +35,7 @@ func open(t *testing.T) (context.Context, *Storage) {
 		t.Fatal(err)
 	}
 	t.Cleanup(engine.Close)
-	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager })
+	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager }, storage.Plain)
 	t.Cleanup(options.Close)
 	none := func(schema.GroupResource) rest.Storage { return nil }
 	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none), Storages: none})

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -36,6 +35,7 @@ type Options struct {
 	engine        *Engine
 	set           *scheme.Set
 	caching       func(schema.GroupResource) Caching
+	transformers  Transformers
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
@@ -64,10 +64,11 @@ const (
 	Uncached                // never
 )
 
-// NewOptions returns the options of kinds stored in e, cached as caching says.
-func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching) *Options {
+// NewOptions returns the options of kinds stored in e, cached as caching says and
+// kept as transformers says.
+func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
-	o := &Options{engine: e, set: set, caching: caching, codecs: map[string]codec{},
+	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, codecs: map[string]codec{},
 		compactor: compactor, stopCompactor: compactor.Stop, clock: clock.RealClock{}}
 	if e.server != nil {
 		o.clock = pace{start: time.Now()}
@@ -78,7 +79,7 @@ func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) C
 // Uncached returns the same options without any watch cache. It shares the
 // compactor and must not be closed.
 func (o *Options) Uncached() *Options {
-	return &Options{engine: o.engine, set: o.set, compactor: o.compactor, codecs: map[string]codec{}, allUncached: true}
+	return &Options{engine: o.engine, set: o.set, transformers: o.transformers, compactor: o.compactor, codecs: map[string]codec{}, allUncached: true}
 }
 
 // Close stops compacting.
@@ -154,7 +155,7 @@ func (o *Options) codec(group string) (codec, error) {
 func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	raw, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, identity.NewEncryptCheckTransformer(),
+	raw, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
 		c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, err

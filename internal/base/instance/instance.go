@@ -34,6 +34,8 @@ type Flags struct {
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
 	Pressure        Pressure
+	Audit           Audit
+	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
 	NodeName        string
 	PodCIDR         string
 	ServiceCIDR     string
@@ -50,6 +52,13 @@ type Pressure struct {
 	ImageHigh, ImageLow               int // percent
 	ImageMinAge                       time.Duration
 	ShutdownGrace, ShutdownCritical   time.Duration
+}
+
+// Audit is what the API server records of its requests, with the names of
+// kube-apiserver's flags; the zero value records nothing.
+type Audit struct {
+	PolicyFile, LogPath, WebhookConfig string // files; LogPath may be "-"
+	MaxAgeDays, MaxBackups, MaxSizeMB  int
 }
 
 // Instance is one carob with all its names.
@@ -149,6 +158,22 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		}
 		if st, err := os.Stat(d); err != nil || !st.IsDir() {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
+		}
+	}
+	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption} {
+		if *file == "" {
+			continue
+		}
+		if _, err := os.Stat(*file); err != nil {
+			return Instance{}, fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
+		}
+		if *file, err = filepath.Abs(*file); err != nil {
+			return Instance{}, fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
+		}
+	}
+	if p := in.Audit.LogPath; p != "" && p != "-" {
+		if in.Audit.LogPath, err = filepath.Abs(p); err != nil {
+			return Instance{}, fmt.Errorf("%w --audit-log-path: %w", ErrFlag, err)
 		}
 	}
 	if in.PodManifestDir == "" {

@@ -1,0 +1,145 @@
+// Package audit records who asked the API server for what, by the user's policy,
+// into a file and to a webhook. The API server drives it: it puts the filters
+// around its chain and runs the backend. Without a policy there is nothing: no
+// filter, no goroutine.
+package audit
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+	"k8s.io/apimachinery/pkg/util/wait"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/plugin/pkg/audit/buffered"
+	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
+	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
+
+	"carob/internal/base/errkind"
+)
+
+// Config says what is recorded and where to.
+type Config struct {
+	// PolicyFile holds an audit.k8s.io/v1 Policy. Nothing is recorded without one.
+	PolicyFile string
+	// LogPath is the file of events, one JSON object a line; "-" is standard output.
+	LogPath string
+	// WebhookConfig is a kubeconfig of the server that takes events in batches.
+	WebhookConfig string
+	// MaxAgeDays, MaxBackups and MaxSizeMB bound the rotated files; zero is no bound (100 MB for the size).
+	MaxAgeDays, MaxBackups, MaxSizeMB int
+}
+
+// Auditor records by one policy. Nil records nothing.
+type Auditor struct {
+	policy  audit.PolicyRuleEvaluator
+	backend audit.Backend
+	out     io.Closer
+}
+
+// New reads the policy and opens the outputs.
+func New(cfg Config) (*Auditor, error) {
+	if cfg.PolicyFile == "" {
+		if cfg.LogPath != "" || cfg.WebhookConfig != "" {
+			return nil, errkind.Errorf(errkind.Invalid, "an audit log needs a policy: add --audit-policy-file")
+		}
+		return nil, nil
+	}
+	if cfg.LogPath == "" && cfg.WebhookConfig == "" {
+		return nil, errkind.Errorf(errkind.Invalid, "an audit policy needs an output: add --audit-log-path or --audit-webhook-config-file")
+	}
+	rules, err := policy.LoadPolicyFromFile(cfg.PolicyFile)
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Invalid, "read the audit policy: %w", err)
+	}
+	a := &Auditor{policy: policy.NewPolicyRuleEvaluator(rules)}
+	var backends []audit.Backend
+	if cfg.LogPath != "" {
+		out, err := openLog(cfg)
+		if err != nil {
+			return nil, err
+		}
+		a.out = out
+		backends = append(backends, auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion))
+	}
+	if cfg.WebhookConfig != "" {
+		hook, err := auditwebhook.NewBackend(cfg.WebhookConfig, auditv1.SchemeGroupVersion, retry, nil)
+		if err != nil {
+			return nil, errkind.Errorf(errkind.Invalid, "read the configuration of the audit webhook: %w", err)
+		}
+		backends = append(backends, buffered.NewBackend(hook, batches))
+	}
+	a.backend = audit.Union(backends...)
+	return a, nil
+}
+
+// Upstream's values for the webhook.
+var (
+	retry   = wait.Backoff{Steps: 5, Duration: 10 * time.Second, Factor: 1.5, Jitter: 0.2}
+	batches = buffered.BatchConfig{BufferSize: 10000, MaxBatchSize: 400, MaxBatchWait: 30 * time.Second, ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15, AsyncDelegate: true}
+)
+
+type writeCloser struct{ io.Writer }
+
+func (writeCloser) Close() error { return nil }
+
+func openLog(cfg Config) (io.WriteCloser, error) {
+	if cfg.LogPath == "-" {
+		return writeCloser{os.Stdout}, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.LogPath), 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
+	}
+	// Made here, so that a file that can't be written is told at the start.
+	f, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Denied, "open the audit log: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("open the audit log: %w", err)
+	}
+	return &lumberjack.Logger{Filename: cfg.LogPath, MaxAge: cfg.MaxAgeDays, MaxBackups: cfg.MaxBackups, MaxSize: cfg.MaxSizeMB}, nil
+}
+
+// Requests records what next is asked for.
+func (a *Auditor) Requests(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
+	if a == nil {
+		return next
+	}
+	return genericapifilters.WithAudit(next, a.backend, a.policy, longRunning)
+}
+
+// Refused records requests of unknown users, which refuse answers.
+func (a *Auditor) Refused(refuse http.Handler) http.Handler {
+	if a == nil {
+		return refuse
+	}
+	return genericapifilters.WithFailedAuthenticationAudit(refuse, a.backend, a.policy)
+}
+
+// Run writes events until ctx ends, then those that are left, and closes the outputs.
+func (a *Auditor) Run(ctx context.Context) {
+	if a == nil {
+		return
+	}
+	stop := make(chan struct{})
+	if err := a.backend.Run(stop); err != nil {
+		close(stop)
+		return
+	}
+	<-ctx.Done()
+	close(stop)
+	a.backend.Shutdown()
+	if a.out != nil {
+		_ = a.out.Close() // each event is written at once
+	}
+}
