@@ -40,8 +40,7 @@ func TestDefaultThresholds(t *testing.T) {
 	for _, x := range []struct {
 		available int64
 		due       string
-	}{{15, ""}, {14, "imagefs.available"}, {10, "imagefs.available"}, {9, "nodefs.available imagefs.available"}, {5, "nodefs.available imagefs.available"},
-		{4, "nodefs.available nodefs.inodesFree imagefs.available imagefs.inodesFree"}} {
+	}{{10, ""}, {5, ""}, {4, "nodefs.available nodefs.inodesFree imagefs.available imagefs.inodesFree"}} {
 		_, v := Look(State{}, c, gib(x.available, 100), begin)
 		if got := due(v); got != x.due {
 			t.Errorf("%d%% left: due %q, want %q", x.available, got, x.due)
@@ -256,8 +255,8 @@ func TestExplain(t *testing.T) {
 	if a := n.Annotations; a["offending_pod"] != "p" || a["offending_pod_usage"] != "65Mi" {
 		t.Errorf("annotations: %v", a)
 	}
-	n = Explain(th[1], []Observation{{NodeFsAvailable, 5 << 30, 100 << 30}}, Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1 << 20}}})
-	if want := "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 5Gi. " +
+	n = Explain(th[1], []Observation{{NodeFsAvailable, 4 << 30, 100 << 30}}, Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1 << 20}}})
+	if want := "The node was low on resource: ephemeral-storage. Threshold quantity: 5Gi, available: 4Gi. " +
 		"Container c was using 2Mi, request is 0, has larger consumption of ephemeral-storage. "; n.Message != want {
 		t.Errorf("got  %q\nwant %q", n.Message, want)
 	}
