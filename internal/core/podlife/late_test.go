@@ -126,3 +126,23 @@ func TestMessagesAreCut(t *testing.T) {
 		}
 	}
 }
+
+// An older version of the pod that comes late takes no generation back (L1.74).
+func TestObservedGenerationNeverFalls(t *testing.T) {
+	s, in := steady()
+	newer := in.Pod.DeepCopy()
+	newer.Generation = 3
+	older := in.Pod
+	in.Pod = newer
+	s, _ = Step(s, in)
+	in.Pod = older
+	_, out := Step(s, in)
+	if g := out.Status.ObservedGeneration; g != 3 {
+		t.Errorf("the status observes generation %d", g)
+	}
+	for _, c := range out.Status.Conditions {
+		if c.ObservedGeneration != 3 {
+			t.Errorf("%s observes generation %d", c.Type, c.ObservedGeneration)
+		}
+	}
+}
