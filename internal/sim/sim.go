@@ -6,8 +6,9 @@
 //
 // One seed is one run, and the same run each time: a run reads no clock, starts no
 // goroutine, ranges over no map and draws from no other source than the seed.
-// Every promise of the lifecycle machine is a named invariant (check.go); a broken
-// one ends the run with the line that repeats it.
+// Every promise of the lifecycle machine is an Invariant with its clause
+// (promises.go); a broken one ends the run with the line that repeats it, and each
+// can be broken on purpose (sabotage.go).
 //
 // Tests and the command "carob sim" drive it. It must never touch the host.
 package sim

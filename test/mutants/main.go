@@ -209,7 +209,7 @@ func (b *bench) try(ctx context.Context, m mutant) (v verdict) {
 
 var (
 	failed    = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
-	violation = regexp.MustCompile(`seed \d+ at \S+ ([a-z-]+):`)
+	violation = regexp.MustCompile(`([a-z-]+): [^\n]*\n\s*seed \d+ at `)
 )
 
 // killer names the test or the invariant that noticed.
