@@ -97,6 +97,11 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over || t.stopping.Before(own.ending) {
 		return
 	}
+	for _, s := range own.state.Stops {
+		if s.ContainerID == a.ContainerID && !w.now().Before(s.Deadline) {
+			return // ordered before the pod ended, and its time is up
+		}
+	}
 	served := func(list []corev1.Container) {
 		for _, s := range list {
 			if x := own.object.truth[s.Name]; x != nil && x.running != "" && !strings.HasPrefix(s.Name, "init") && w.seen(own, x.running) {

@@ -16,6 +16,7 @@ import (
 func (m *machine) sync() (over string) {
 	m.prepareVolumes()
 	m.askForResize()
+	m.leaveStopping()
 	if m.sandbox == nil {
 		return m.makeSandbox()
 	}

@@ -32,7 +32,7 @@ func (m *machine) findSandbox() {
 	switch {
 	case ready > 1:
 		m.sandboxProblem = "multiple pod sandboxes are ready and need to be reconciled"
-	case !newest.Ready, m.s.Life == Syncing && m.inFlight(opStopSandbox, newest.ID) != nil: // what starts in it now would die with it
+	case !newest.Ready:
 		m.sandboxProblem = "pod sandbox is not ready"
 	case newest.HostNetwork != m.pod.Spec.HostNetwork:
 		m.sandboxProblem = "network namespace mode changed and sandbox needs to be recreated"
@@ -40,6 +40,14 @@ func (m *machine) findSandbox() {
 		m.sandboxProblem = "pod sandbox has no IP address"
 	default:
 		m.sandbox = newest
+	}
+}
+
+// leaveStopping gives up a sandbox whose stop is on the way: what starts in it now
+// would die with it.
+func (m *machine) leaveStopping() {
+	if m.sandbox != nil && m.inFlight(opStopSandbox, m.sandbox.ID) != nil {
+		m.sandbox, m.sandboxProblem = nil, "pod sandbox is not ready"
 	}
 }
 
