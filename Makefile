@@ -108,6 +108,14 @@ e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
 	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e
 
+e2e-containerd: build images ## the same tests on containerd and runc instead of carob's own runtime
+	@hack/reference-runtimes $(TOOLS)/reference
+	RUNTIME=containerd RUNTIME_PROGRAMS=$(CURDIR)/$(TOOLS)/reference OCI_RUNTIME=$(CURDIR)/$(TOOLS)/reference/runc \
+		CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 40m ./test/e2e
+
+critest: build ## the container runtime interface's own suite, against carob's runtime (needs what `make conformance` built)
+	@hack/critest $(BIN)/carob $(or $(CONFORMANCE_CACHE),$(HOME)/.cache/carob-conformance)
+
 clauses: ## which clauses of a pod's life that a user can see have a test
 	@hack/clauses
 

@@ -68,6 +68,7 @@ func TestStatusAndHelp(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
+	nativeOnly(t, "image import goes to another runtime with its own tools")
 	c := shared
 	archive := filepath.Join(imageDir, "bench.tar")
 	contains(t, "import", c.carob(t, "image", "import", archive), "imported localhost/bench:1")

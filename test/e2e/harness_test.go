@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/base/instance"
+	"carob/test/containerd"
 	"carob/test/e2e/host"
 )
 
@@ -31,6 +33,8 @@ var (
 	shared     *cluster // one cluster for all tests that don't stop theirs
 	marks      []string // names that things of our clusters bear
 	mirrors    *registry
+	// daemon is what all clusters run on with RUNTIME=containerd, nil for carob's own runtime.
+	daemon *containerd.Daemon
 )
 
 func TestMain(m *testing.M) {
@@ -65,6 +69,17 @@ func runAll(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
+	switch os.Getenv("RUNTIME") {
+	case "", "native":
+	case "containerd":
+		if daemon, err = containerd.StartWith(context.Background(), containerd.Options{Dir: dir, Bridge: "cb-e2e-all", Subnet: "10.223.0.0/16",
+			RegistryConfig: mirrors.dir, Programs: os.Getenv("RUNTIME_PROGRAMS"), OCIRuntime: os.Getenv("OCI_RUNTIME")}, imageDir+"/pause.tar"); err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, daemon.Close()) }()
+	default:
+		return 1, fmt.Errorf("RUNTIME is %q: native or containerd", os.Getenv("RUNTIME"))
+	}
 	if shared, err = newCluster(dir, "--registry-config", mirrors.dir); err != nil {
 		return 1, err
 	}
@@ -101,8 +116,19 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 		return nil, err
 	}
 	marks = append(marks, in.ID, in.BridgeName, in.DataDir)
+	if daemon != nil && !slices.Contains(args, "--runtime-endpoint") {
+		args = append(args, "--runtime-endpoint", daemon.Endpoint)
+	}
 	pods := fmt.Sprintf("10.%d.0.0/16", 225+(os.Getpid()+len(marks)/3)%28) // of its own, whatever the names hash to
 	return &cluster{Instance: in, args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
+}
+
+// nativeOnly skips a test of what only carob's own runtime has.
+func nativeOnly(t *testing.T, what string) {
+	t.Helper()
+	if daemon != nil {
+		t.Skip("only with carob's own runtime: " + what)
+	}
 }
 
 // startCluster is a cluster that ends with the test.
