@@ -12,8 +12,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// keepAgain is the wait after a failed look at the kubernetes Service.
-const keepAgain = time.Second
+const (
+	// keepAgain is the wait after a failed look at the kubernetes Service.
+	keepAgain = time.Second
+	// keepAfter is the wait after a change: the address of a deleted Service is free
+	// a moment after it has gone.
+	keepAfter = 200 * time.Millisecond
+)
 
 // keepKubernetesService makes the kubernetes Service and its endpoints anew when
 // somebody deletes or changes them, until ctx ends.
@@ -32,6 +37,11 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(keepAfter):
 		}
 		if err := s.kubernetesService(ctx, s.stores); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Keeping the kubernetes Service failed; trying again")
