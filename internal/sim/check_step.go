@@ -102,7 +102,9 @@ func dueSilently(p *corev1.Pod, st *corev1.PodStatus) string {
 		}
 	}
 	for _, c := range st.ContainerStatuses {
-		if c.State.Waiting != nil || p.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.State.Terminated != nil && ownPolicy(p, c.Name) == nil {
+		always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways && ownPolicy(p, c.Name) == nil
+		lost := c.LastTerminationState.Terminated != nil // and not to be restarted, perhaps (L7.73)
+		if c.State.Waiting != nil && (always || !lost) || c.State.Terminated != nil && always {
 			return c.Name
 		}
 	}

@@ -11,6 +11,7 @@ import (
 const (
 	reasonErrImagePull     = "ErrImagePull"
 	reasonInvalidImageName = "InvalidImageName"
+	reasonNeverPull        = "ErrImageNeverPull"
 )
 
 // Image pull back-off (L3.113, L0.38).
@@ -49,7 +50,7 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 			return known.Ref, true, false
 		case policy == corev1.PullNever:
 			text := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.spec.Image)
-			m.imageRefused(c, "ErrImageNeverPull", text, "ErrImageNeverPull", text)
+			m.imageRefused(c, reasonNeverPull, text, reasonNeverPull, text)
 			return "", false, false
 		}
 	}
@@ -57,7 +58,8 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 		m.waitFor(f, "image", c.spec.Image) // the pull of another container brings it
 		return "", false, true
 	}
-	if m.imageWait(c) {
+	// That another container must not pull the image keeps nobody from pulling it.
+	if im := m.imageMemory(c.spec.Image); (im == nil || im.Prior.Reason != reasonNeverPull) && m.imageWait(c) {
 		return "", false, false
 	}
 	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
@@ -92,7 +94,7 @@ func (m *machine) imageWait(c *slot) bool {
 	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: until, LastErr: im.Prior.Message})
 	visible := im.Failed.Add(settle)
 	switch {
-	case im.Prior.Reason == "ErrImageNeverPull" || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
+	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
 		c.mem.Waiting = im.Prior // looked at again, not pulled again
 	case m.now.Before(visible):
 		m.wake(visible)

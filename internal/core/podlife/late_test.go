@@ -45,6 +45,18 @@ func TestSandboxThatIsBeingStopped(t *testing.T) {
 	}
 }
 
+// One container must not pull an image, another one may: it does not wait for the
+// first one's back-off, or both would wait for ever (L3.100, L3.109).
+func TestImageThatAnotherMustNotPull(t *testing.T) {
+	_, in := steady()
+	in.Observed.Containers = nil
+	in.Pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+	_, out := Step(State{}, in)
+	if !begins(out, "pull/b") || begins(out, "pull/a") {
+		t.Errorf("begins %v", out.Begin)
+	}
+}
+
 // A runtime that says yes and does no is asked again after a while, not at once.
 func TestEffectThatIsNotThere(t *testing.T) {
 	_, in := steady()
