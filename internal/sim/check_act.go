@@ -31,6 +31,9 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 	}
 	switch a := a.(type) {
 	case podlife.CreateSandbox, podlife.StartContainer, podlife.PullImage, podlife.PrepareVolumes:
+		if s, ok := a.(podlife.StartContainer); ok {
+			w.checkPostStart(own, s.Container)
+		}
 		if life != podlife.Syncing {
 			w.broken(noStartWhenOver, name, "%s while %s", a.Key(), life)
 		}
@@ -160,9 +163,6 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 			w.broken(initFirst, name, "%s starts before %s is done", a.Container, before[i].Name)
 		}
 	}
-	if !init {
-		w.checkPostStart(own, a.Container, index)
-	}
 	if !slices.ContainsFunc(o.granted, func(p *corev1.Pod) bool { return sameResources(p, own.runs, a.Container) }) {
 		w.broken(resizeGranted, name, "%s starts with %v", a.Container, sizes(own.runs))
 	}
@@ -197,7 +197,11 @@ func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Con
 }
 
 // checkPostStart checks that no postStart hook holds back a regular container.
-func (w *world) checkPostStart(own *owner, container string, index int) {
+func (w *world) checkPostStart(own *owner, container string) {
+	c, index, init := containerOf(own.pod, container)
+	if c == nil || init {
+		return
+	}
 	for _, f := range own.flights {
 		h, ok := f.action.(podlife.RunHook)
 		if !ok || h.Kind != podlife.PostStart || f.done || f.cancelled {

@@ -108,6 +108,9 @@ func (w *world) checkInForce(o *object, own *owner) {
 				continue
 			}
 			want, have := limitsOf(o.pod, c), st.Status.GetResources().GetLinux()
+			if len(c.Resources.Limits) == 0 {
+				continue // the limit of its pod holds, as it was when it started
+			}
 			if want.CpuQuota != have.GetCpuQuota() || want.MemoryLimitInBytes != have.GetMemoryLimitInBytes() || want.CpuShares != have.GetCpuShares() {
 				w.broken(resizeEnds, o.pod.Name, "%s runs with %v, not %v", i.Id, have, want)
 			}
@@ -172,7 +175,7 @@ func (own *owner) keeps(c *corev1.Container) string {
 		case x.Object == c.Name && (x.For == "start" || x.For == "back-off"):
 			return x.For
 		case x.For == "image" && (x.Object == c.Image || x.Object == c.Name) && troubled(c):
-			return x.LastErr
+			return "image " + x.Object
 		}
 	}
 	// Another one, before it, has not come so far.

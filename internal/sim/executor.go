@@ -121,7 +121,7 @@ func (own *owner) effect(f *flight) {
 		own.finish(f, w.failureOf(f.action), nil)
 		return
 	}
-	if _, asks := f.action.(podlife.AdmitResize); !asks && w.chance(w.fault/20) {
+	if ofRuntime(f.action) && w.chance(w.fault/20) {
 		own.finish(f, nil, nil) // says yes and does no
 		return
 	}
@@ -130,6 +130,15 @@ func (own *owner) effect(f *flight) {
 		fail = failure("", "fails after the effect")
 	}
 	own.finish(f, fail, pulled)
+}
+
+// ofRuntime tells the actions that are no calls of the API server or the node.
+func ofRuntime(a podlife.Action) bool {
+	switch a.(type) {
+	case podlife.AdmitResize, podlife.DeletePod:
+		return false
+	}
+	return true
 }
 
 // writes tells the actions that need room on the disk.
