@@ -88,6 +88,7 @@ func TestImages(t *testing.T) {
 }
 
 func TestDemoAndTimeline(t *testing.T) {
+	nativeOnly(t, "the demo image is imported")
 	c := shared
 	contains(t, "demo", c.carob(t, "demo"), "scheduled to node e2e-node", "init container prepare ended: Completed, exit code 0", "container web runs",
 		"ready: the readiness probe succeeded", "Hello from", "hook: postStart", "deletion asked for", "gone")
