@@ -30,7 +30,7 @@ func TestMutantsApply(t *testing.T) {
 func TestKiller(t *testing.T) {
 	for _, c := range []struct{ out, want string }{
 		{"--- FAIL: TestTranscripts (0.1s)\n    --- FAIL: TestTranscripts/crash_loop (0.0s)\n", "crash_loop"},
-		{"    sim_test.go:37: seed 37 at +21m1.55s: no-start-when-over: nothing …\n--- FAIL: TestSeeds\n", "sim no-start-when-over"},
+		{"    sim_test.go:37: no-start-when-over: nothing …\n        seed 37 at +21m1.55s\n--- FAIL: TestSeeds\n", "sim no-start-when-over"},
 		{"panic: test timed out", "a timeout"},
 		{"panic: runtime error", "a test"},
 	} {
