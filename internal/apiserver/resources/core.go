@@ -152,7 +152,12 @@ func events() *Resource {
 	return Of[corev1.Event, corev1.EventList](Resource{
 		Kind: core("Event"), Plural: "events", ShortNames: []string{"ev"}, NoGeneration: true, CreateOnUpdate: true, TTL: eventTTL,
 		AlsoServed: []schema.GroupVersion{eventsv1.SchemeGroupVersion},
-		Fields:     f,
+		AlsoFields: map[string]string{
+			"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace", "regarding.name": "involvedObject.name",
+			"regarding.uid": "involvedObject.uid", "regarding.apiVersion": "involvedObject.apiVersion", "regarding.resourceVersion": "involvedObject.resourceVersion",
+			"regarding.fieldPath": "involvedObject.fieldPath", "reportingController": "reportingComponent",
+		},
+		Fields: f,
 		Table: table.Kind{
 			Columns: []table.Column{{Name: "Last Seen", Description: "Time the event was last seen"}, {Name: "Type"}, {Name: "Reason"}, {Name: "Object"},
 				{Name: "Subobject", Wide: true}, {Name: "Source", Wide: true}, {Name: "Message"}, {Name: "First Seen", Wide: true},

@@ -76,6 +76,9 @@ type Resource struct {
 	// served, converted by the scheme (events.k8s.io/v1 on core events).
 	AlsoServed []schema.GroupVersion
 
+	// AlsoFields are other names of Fields under AlsoServed, where fields are called differently.
+	AlsoFields map[string]string
+
 	// ValidateName checks metadata.name; DNS subdomain when nil.
 	ValidateName apivalidation.ValidateNameFunc
 	// PrepareCreate and PrepareUpdate change the object before it is validated, after
@@ -255,6 +258,9 @@ func (r *Resource) attributes() storage.AttrFunc {
 // AddFieldLabels makes r's fields selectable under kind, r's own or one it is also served as.
 func (b *Builder) AddFieldLabels(r *Resource, kind schema.GroupVersionKind) error {
 	err := b.Set.Scheme.AddFieldLabelConversionFunc(kind, func(label, value string) (string, string, error) {
+		if same, ok := r.AlsoFields[label]; ok && kind != r.Kind {
+			return same, value, nil
+		}
 		if _, ok := r.Fields[label]; ok || label == "metadata.name" || label == "metadata.namespace" && !r.Cluster {
 			return label, value, nil
 		}
