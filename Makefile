@@ -17,6 +17,7 @@ LDFLAGS   := -s -w \
 TOOLS     := $(CACHE)/tools
 LINTER    := v2.15.0
 PKGS      := ./cmd/... ./internal/...
+TESTED    := $(TESTED)
 SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
@@ -49,11 +50,11 @@ run: build ## start a cluster, show the life of a pod, leave the cluster up
 
 test: build images ## everything: vet, unit tests, simulator, end to end on real containers
 	$(GO) vet $(PKGS)
-	$(GO) test $(PKGS)
+	$(GO) test $(TESTED)
 	$(MAKE) --no-print-directory e2e
 
 unit: native ## unit tests only
-	$(GO) test $(PKGS)
+	$(GO) test $(TESTED)
 
 check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
 	$(GO) test ./internal/archtest
