@@ -17,7 +17,7 @@ LDFLAGS   := -s -w \
 TOOLS     := $(CACHE)/tools
 LINTER    := v2.15.0
 PKGS      := ./cmd/... ./internal/...
-TESTED    := $(TESTED)
+TESTED    := $(PKGS) ./test/mutants ./test/images/...
 SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
