@@ -2,8 +2,10 @@
 // picture of one pod, Watcher says which pods are worth a new look.
 //
 // Looking costs two list calls and, only for what changed its state, a status
-// call: finished containers and ready sandboxes are remembered. The package must
-// never change anything in the runtime and never decide anything about a pod.
+// call: finished containers and ready sandboxes are remembered. What a list misses
+// although the last look saw it is asked for by its id before it counts as gone: a
+// list with a gap must not start a container twice. The package must never change
+// anything in the runtime and never decide anything about a pod.
 package observe
 
 import (
@@ -68,7 +70,9 @@ type memory struct {
 
 // known is a container whose status was read when it was in state.
 type known struct {
+	item    *cri.Container
 	state   cri.ContainerState
+	stale   bool // to be read again
 	c       podlife.Container
 	logPath string
 }
@@ -112,7 +116,10 @@ func (o *Observer) Refresh(uid types.UID, containerID string) {
 	m := o.memory(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.containers, containerID)
+	if k, ok := m.containers[containerID]; ok {
+		k.stale = true
+		m.containers[containerID] = k
+	}
 }
 
 // LogPath is where the container writes its log, as far as it was ever looked at.
@@ -143,7 +150,7 @@ func (o *Observer) SandboxID(uid types.UID) string {
 	defer m.mu.Unlock()
 	var newest podlife.Sandbox
 	for _, sb := range m.sandboxes {
-		if sb.Ready && (newest.ID == "" || sb.CreatedAt.After(newest.CreatedAt)) {
+		if sb.Ready && (newest.ID == "" || byAge(newest, sb) < 0) {
 			newest = sb
 		}
 	}
@@ -177,13 +184,21 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	if err != nil {
 		return seen, fmt.Errorf("list containers: %w", err)
 	}
-	if seen.Sandboxes, err = o.sandboxes(ctx, m, sandboxes.Items); err != nil {
+	allSandboxes, err := o.unlistedSandboxes(ctx, m, sandboxes.Items)
+	if err != nil {
 		return seen, err
 	}
-	if seen.Containers, err = o.containers(ctx, m, containers.Containers); err != nil {
+	allContainers, err := o.unlistedContainers(ctx, m, containers.Containers)
+	if err != nil {
 		return seen, err
 	}
-	m.states = outline(sandboxes.Items, containers.Containers)
+	if seen.Sandboxes, err = o.sandboxes(ctx, m, allSandboxes); err != nil {
+		return seen, err
+	}
+	if seen.Containers, err = o.containers(ctx, m, allContainers); err != nil {
+		return seen, err
+	}
+	m.states = outline(allSandboxes, allContainers)
 	for _, image := range imagesOf(pod) {
 		seen.Images = append(seen.Images, o.cfg.Image(ctx, pod, image))
 	}
@@ -226,6 +241,44 @@ func (o *Observer) populated() []types.UID {
 	return uids
 }
 
+// unlistedSandboxes adds the sandboxes that the list misses and that are there nevertheless.
+func (o *Observer) unlistedSandboxes(ctx context.Context, m *memory, items []*cri.PodSandbox) ([]*cri.PodSandbox, error) {
+	for id, sb := range m.sandboxes {
+		if slices.ContainsFunc(items, func(i *cri.PodSandbox) bool { return i.Id == id }) {
+			continue
+		}
+		resp, err := o.cfg.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id})
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("status of sandbox %s, which is not listed any more: %w", id, err)
+		}
+		items = append(items, &cri.PodSandbox{Id: id, State: resp.GetStatus().GetState(),
+			Metadata: &cri.PodSandboxMetadata{Attempt: sb.Attempt}, CreatedAt: sb.CreatedAt.UnixNano()})
+	}
+	return items, nil
+}
+
+// unlistedContainers adds the containers that the list misses and that are there nevertheless.
+func (o *Observer) unlistedContainers(ctx context.Context, m *memory, items []*cri.Container) ([]*cri.Container, error) {
+	for id, k := range m.containers {
+		if slices.ContainsFunc(items, func(i *cri.Container) bool { return i.Id == id }) {
+			continue
+		}
+		resp, err := o.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("status of container %s, which is not listed any more: %w", id, err)
+		}
+		items = append(items, &cri.Container{Id: id, PodSandboxId: k.item.PodSandboxId, State: resp.GetStatus().GetState(),
+			CreatedAt: k.item.CreatedAt, Image: k.item.Image, Labels: k.item.Labels, Annotations: k.item.Annotations})
+	}
+	return items, nil
+}
+
 func (o *Observer) sandboxes(ctx context.Context, m *memory, items []*cri.PodSandbox) ([]podlife.Sandbox, error) {
 	found := make([]podlife.Sandbox, 0, len(items))
 	keep := make(map[string]podlife.Sandbox, len(items))
@@ -247,10 +300,14 @@ func (o *Observer) sandboxes(ctx context.Context, m *memory, items []*cri.PodSan
 		found = append(found, sb)
 	}
 	m.sandboxes = keep
-	slices.SortStableFunc(found, func(a, b podlife.Sandbox) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Attempt, a.Attempt))
-	})
+	slices.SortStableFunc(found, func(a, b podlife.Sandbox) int { return byAge(b, a) })
 	return found, nil
+}
+
+// byAge orders the sandboxes of a pod, the oldest first. The attempt counts before
+// the time: a clock that was set back makes a new sandbox look old.
+func byAge(a, b podlife.Sandbox) int {
+	return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), a.CreatedAt.Compare(b.CreatedAt))
 }
 
 func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Container) ([]podlife.Container, error) {
@@ -258,7 +315,7 @@ func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Conta
 	keep := make(map[string]known, len(items))
 	for _, item := range items {
 		k, seen := m.containers[item.Id]
-		if !seen || k.state != item.State {
+		if !seen || k.stale || k.state != item.State {
 			resp, err := o.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: item.Id})
 			if status.Code(err) == codes.NotFound {
 				continue
@@ -266,7 +323,7 @@ func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Conta
 			if err != nil {
 				return nil, fmt.Errorf("status of container %s: %w", item.Id, err)
 			}
-			k = known{state: resp.Status.State, c: containerOf(item, resp.Status), logPath: resp.Status.LogPath}
+			k = known{item: item, state: resp.Status.State, c: containerOf(item, resp.Status), logPath: resp.Status.LogPath}
 			if k.state == cri.ContainerState_CONTAINER_EXITED {
 				k.c.Message = o.message(resp.Status, spec.Restore(item.Labels, item.Annotations))
 			}
@@ -284,7 +341,7 @@ func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Conta
 	}
 	m.containers = keep
 	slices.SortStableFunc(found, func(a, b podlife.Container) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Attempt, b.Attempt))
+		return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), a.CreatedAt.Compare(b.CreatedAt)) // as byAge
 	})
 	return found, nil
 }

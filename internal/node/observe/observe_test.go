@@ -23,6 +23,8 @@ type scene struct {
 	sandboxes  []*cri.PodSandbox
 	status     map[string]*cri.ContainerStatus
 	items      []*cri.Container
+	gone       map[string]bool // sandboxes that nobody knows any more
+	mute       error           // of each status call
 	statusRead int
 }
 
@@ -32,6 +34,9 @@ func (s *scene) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cr
 
 func (s *scene) PodSandboxStatus(_ context.Context, r *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	s.statusRead++
+	if s.gone[r.PodSandboxId] {
+		return nil, status.Error(codes.NotFound, "gone")
+	}
 	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{Id: r.PodSandboxId, Network: &cri.PodSandboxNetworkStatus{
 		Ip: "10.0.0.1", AdditionalIps: []*cri.PodIP{{Ip: "fd00::1"}},
 	}}}, nil
@@ -43,6 +48,9 @@ func (s *scene) ListContainers(context.Context, *cri.ListContainersRequest) (*cr
 
 func (s *scene) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
 	s.statusRead++
+	if s.mute != nil {
+		return nil, s.mute
+	}
 	if st := s.status[r.ContainerId]; st != nil {
 		return &cri.ContainerStatusResponse{Status: st}, nil
 	}
@@ -205,5 +213,79 @@ func TestLooksAreCheap(t *testing.T) {
 	delete(s.status, "ghost")
 	if n := len(look(t, o, pod).Containers); n != 1 {
 		t.Errorf("%d containers", n)
+	}
+}
+
+// A clock that was set back does not make an old instance the newest.
+func TestNewestIsByAttempt(t *testing.T) {
+	s, o, pod, _ := newScene(t)
+	s.sandboxes = []*cri.PodSandbox{
+		{Id: "s1", CreatedAt: 9, Metadata: &cri.PodSandboxMetadata{}},
+		{Id: "s2", CreatedAt: 2, Metadata: &cri.PodSandboxMetadata{Attempt: 1}},
+	}
+	s.add("second", "web", cri.ContainerState_CONTAINER_RUNNING, func(st *cri.ContainerStatus) { st.CreatedAt = 2 })
+	s.add("first", "web", cri.ContainerState_CONTAINER_EXITED, func(st *cri.ContainerStatus) { st.CreatedAt = 9 })
+	s.items[1].Annotations[spec.AnnotationRestartCount] = "1"
+	seen := look(t, o, pod)
+	if seen.Sandboxes[0].ID != "s2" || o.SandboxID("u") != "s2" {
+		t.Errorf("newest sandbox %s, %s", seen.Sandboxes[0].ID, o.SandboxID("u"))
+	}
+	if seen.Containers[1].ID != "second" {
+		t.Errorf("newest container %s", seen.Containers[1].ID)
+	}
+}
+
+// What a list misses once is there as long as its status is; what has no status is gone.
+func TestListWithAGap(t *testing.T) {
+	s, o, pod, logs := newScene(t)
+	s.gone = map[string]bool{}
+	s.sandboxes = []*cri.PodSandbox{{Id: "s", CreatedAt: 3, Metadata: &cri.PodSandboxMetadata{Attempt: 4}}}
+	s.add("live", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
+	whole := look(t, o, pod)
+	sandboxes, items := s.sandboxes, s.items
+	for range 2 {
+		s.sandboxes, s.items = nil, nil
+		seen := look(t, o, pod)
+		if diff := cmp.Diff(whole.Sandboxes, seen.Sandboxes); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(whole.Containers, seen.Containers); diff != "" {
+			t.Error(diff)
+		}
+		o.Refresh("u", "live")
+	}
+	s.status["live"].State = cri.ContainerState_CONTAINER_EXITED
+	if got := look(t, o, pod).Containers[0].State; got != podlife.ContainerExited {
+		t.Errorf("it ended unlisted, and is %s", got)
+	}
+	s.sandboxes, s.items = sandboxes, items
+	s.items[0].State = cri.ContainerState_CONTAINER_EXITED
+	if seen := look(t, o, pod); len(seen.Sandboxes) != 1 || len(seen.Containers) != 1 {
+		t.Errorf("listed again: %+v", seen)
+	}
+	s.sandboxes, s.items = nil, nil
+	delete(s.status, "live")
+	s.gone["s"] = true
+	if seen := look(t, o, pod); len(seen.Sandboxes)+len(seen.Containers) > 0 {
+		t.Errorf("removed, but seen: %+v", seen)
+	}
+	if logs["live"] {
+		t.Error("the log of a container that is gone is still watched")
+	}
+}
+
+// A picture with a gap that nobody can explain is none.
+func TestGapThatCannotBeAsked(t *testing.T) {
+	s, o, pod, _ := newScene(t)
+	s.add("live", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
+	look(t, o, pod)
+	s.items = nil
+	s.mute = errors.New("busy")
+	if _, err := o.Look(t.Context(), pod); err == nil {
+		t.Error("a look without the status of what is not listed worked")
+	}
+	s.mute = nil
+	if seen := look(t, o, pod); len(seen.Containers) != 1 {
+		t.Errorf("%d containers", len(seen.Containers))
 	}
 }
