@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -92,7 +93,12 @@ func (s *Server) install() error {
 	c.HealthzChecks = []healthz.HealthChecker{healthz.PingHealthz}
 	c.LivezChecks = c.HealthzChecks
 	c.ReadyzChecks = s.readyChecks()
-	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, issuer.Authenticator())
+	s.bearers = issuer.Authenticator()
+	if s.structured != nil {
+		// The own ones first: an issuer outside may have to be asked for its keys.
+		s.bearers = tokenunion.NewFailOnError(s.bearers, s.structured)
+	}
+	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, s.bearers, s.structured)
 	c.Authorization.Authorizer = s.rbac
 	s.reader = reader
 	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.rbac})
@@ -176,7 +182,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 		return nil, err
 	}
 	put(apiextensionsv1.SchemeGroupVersion, definitions)
-	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, issuer.Authenticator()) {
+	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, s.bearers) {
 		put(gv, paths)
 	}
 	return out, nil

@@ -37,6 +37,8 @@ type Config struct {
 	Audit audit.Config
 	// EncryptionConfig is a file with an EncryptionConfiguration; optional.
 	EncryptionConfig string
+	// AuthenticationConfig is a file with an AuthenticationConfiguration; optional.
+	AuthenticationConfig string
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object
 	// says) for log, exec, attach, port-forward and proxy; net.Dialer when nil.
 	NodeDialer func(ctx context.Context, nodeName, addr string) (net.Conn, error)

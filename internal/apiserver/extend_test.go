@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -37,6 +38,7 @@ import (
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
 	"carob/internal/apiserver/audit"
+	"carob/internal/base/errkind"
 )
 
 // gadgets is a definition that uses most of what a definition can say.
@@ -589,5 +591,38 @@ resources:
 	}
 	if _, err := audit.New(audit.Config{LogPath: log}); err == nil {
 		t.Error("a log without a policy is accepted")
+	}
+}
+
+// The server takes the file of whom to believe, and does not start with one that is no good.
+func TestAuthenticationConfig(t *testing.T) {
+	cfg := newConfig(t, t.TempDir())
+	cfg.AuthenticationConfig = filepath.Join(t.TempDir(), "authentication.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(cfg.AuthenticationConfig, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("anonymous: {enabled: true, conditions: [{path: /livez}]}\n")
+	r := startWith(t, cfg)
+	get := func(path string) int {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.pki.Pool}}
+		defer tr.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: tr}).Get("https://" + r.cfg.Listener.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if live, ready := get("/livez"), get("/readyz"); live != http.StatusOK || ready != http.StatusUnauthorized {
+		t.Errorf("anonymous: /livez %d, /readyz %d", live, ready)
+	}
+	r.stop()
+	cfg = newConfig(t, t.TempDir())
+	cfg.AuthenticationConfig = r.cfg.AuthenticationConfig
+	write("anonymous: {enabled: false, conditions: [{path: /livez}]}\n")
+	if _, err := New(t.Context(), cfg); !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), cfg.AuthenticationConfig) {
+		t.Errorf("started with a bad file: %v", err)
 	}
 }

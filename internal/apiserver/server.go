@@ -19,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
@@ -31,6 +32,7 @@ import (
 	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/services"
 	"carob/internal/apiserver/storage"
+	"carob/internal/apiserver/tokens"
 	"carob/internal/base/errkind"
 )
 
@@ -50,7 +52,11 @@ type Server struct {
 	rbac      *auth.RBAC
 	reader    admission.Reader
 	auditor   *audit.Auditor
-	// endKeys ends the connections to servers that hold encryption keys.
+	// structured is whom the user's configuration believes; nil without one.
+	structured *auth.Structured
+	// bearers tells whose a token is.
+	bearers authenticator.Token
+	// endKeys ends the connections to servers that hold keys, of encryption and of token issuers.
 	endKeys  context.CancelFunc
 	ext      extensions
 	versions []schema.GroupVersion // all that is built in, sorted
@@ -87,6 +93,9 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	keys, s.endKeys = context.WithCancel(context.WithoutCancel(ctx))
 	transformers, err := storage.LoadEncryption(keys, cfg.EncryptionConfig)
 	if err != nil {
+		return nil, err
+	}
+	if s.structured, err = auth.NewStructured(keys, auth.StructuredConfig{File: cfg.AuthenticationConfig, Own: tokens.DefaultIssuer}); err != nil {
 		return nil, err
 	}
 	// The engine is bound by the disk, building the scheme by the processor.
@@ -188,6 +197,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel(nil)
 	parts.run(s.rbac.Run)
 	parts.run(s.auditor.Run)
+	parts.run(s.structured.Run)
 	parts.run(s.ext.plugins.Run)
 	parts.run(s.ext.crds.Run)
 	parts.run(s.ext.foreign.Run)

@@ -14,32 +14,18 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
-	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // NewAuthenticator returns the authenticator of requests from the network:
 // client certificates signed by the CA, then tokens (nil for none). A credential
-// that is wrong is refused and never turned into the anonymous user, who may
-// reach only the paths that say whether the server lives and its version.
-func NewAuthenticator(pool *x509.CertPool, tokens authenticator.Token) authenticator.Request {
+// that is wrong is refused and never turned into the anonymous user, whom
+// structured (nil for the default) decides about.
+func NewAuthenticator(pool *x509.CertPool, tokens authenticator.Token, structured *Structured) authenticator.Request {
 	all := []authenticator.Request{newCertificates(pool)}
 	if tokens != nil {
 		all = append(all, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	}
-	return union.NewFailOnError(group.NewAuthenticatedGroupAdder(union.NewFailOnError(all...)), authenticator.RequestFunc(anonymous))
-}
-
-// anonymous accepts requests without a credential to the public paths.
-func anonymous(r *http.Request) (*authenticator.Response, bool, error) {
-	switch r.URL.Path {
-	case "/healthz", "/readyz", "/livez", "/version", "/version/":
-	default:
-		return nil, false, nil
-	}
-	if r.Header.Get("Authorization") != "" {
-		return nil, false, nil
-	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}}, true, nil
+	return union.NewFailOnError(group.NewAuthenticatedGroupAdder(union.NewFailOnError(all...)), structured)
 }
 
 const (
@@ -50,7 +36,7 @@ const (
 
 // certificates authenticates by client certificate.
 type certificates struct {
-	opts x509.VerifyOptions
+	verify authenticator.Request
 
 	mu       sync.Mutex
 	verdicts map[[sha256.Size]byte]verdict
@@ -62,7 +48,8 @@ type verdict struct {
 }
 
 func newCertificates(pool *x509.CertPool) *certificates {
-	return &certificates{opts: x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, verdicts: map[[sha256.Size]byte]verdict{}}
+	opts := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	return &certificates{verify: x509request.New(opts, x509request.CommonNameUserConversion), verdicts: map[[sha256.Size]byte]verdict{}}
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -78,21 +65,12 @@ func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Resp
 	if ok && now.Before(v.until) {
 		return v.response, true, nil
 	}
-	opts := c.opts
-	opts.CurrentTime = now
-	if len(r.TLS.PeerCertificates) > 1 {
-		opts.Intermediates = x509.NewCertPool()
-		for _, i := range r.TLS.PeerCertificates[1:] {
-			opts.Intermediates.AddCert(i)
-		}
-	}
-	chains, err := leaf.Verify(opts)
+	response, ok, err := c.verify.AuthenticateRequest(r)
 	if err != nil {
 		return nil, false, err
 	}
-	response, ok, err := x509request.CommonNameUserConversion(chains[0])
-	if err != nil || !ok {
-		return nil, false, errors.Join(errors.New("the client certificate names no user"), err)
+	if !ok {
+		return nil, false, errors.New("the client certificate names no user")
 	}
 	until := now.Add(verdictLife)
 	if leaf.NotAfter.Before(until) {

@@ -36,6 +36,7 @@ type Flags struct {
 	Pressure        Pressure
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
+	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	NodeName        string
 	PodCIDR         string
 	ServiceCIDR     string
@@ -160,7 +161,7 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
 		}
 	}
-	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption} {
+	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication} {
 		if *file == "" {
 			continue
 		}

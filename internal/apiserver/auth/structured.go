@@ -1,0 +1,214 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	anonymousrequest "k8s.io/apiserver/pkg/authentication/request/anonymous"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	authnmetrics "k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"carob/internal/base/errkind"
+)
+
+// StructuredConfig says whom to believe besides the cluster's own authority.
+type StructuredConfig struct {
+	// File holds an AuthenticationConfiguration (apiserver.config.k8s.io).
+	File string
+	// Own is the issuer of service account tokens: no other may call itself so.
+	// It is also the audience that a TokenReview of a foreign token is told.
+	Own string
+}
+
+// Structured authenticates by the user's file: JWTs of issuers outside, and
+// anonymous requests where the file says so. Nil has no opinion about a token,
+// and the default about anonymous requests.
+type Structured struct {
+	cfg     StructuredConfig
+	current atomic.Pointer[generation]
+	follower
+}
+
+// generation is one content of the file.
+type generation struct {
+	data      string
+	issuers   []*issuer
+	tokens    authenticator.Token
+	anonymous authenticator.Request
+}
+
+// issuer is one JWT authenticator. It outlives a generation when the next one
+// has it unchanged, with the keys that it fetched.
+type issuer struct {
+	cfg apiserver.JWTAuthenticator
+	oidc.AuthenticatorTokenWithHealthCheck
+	// end stops fetching keys.
+	end context.CancelFunc
+}
+
+// serverID tells API servers apart in the labels of metrics.
+const serverID = "carob"
+
+// NewStructured reads the file; nil when there is none. Issuers are asked for
+// their keys in the background until ctx ends: one that does not answer yet is
+// no error, its tokens are refused meanwhile.
+func NewStructured(ctx context.Context, cfg StructuredConfig) (*Structured, error) {
+	if cfg.File == "" {
+		return nil, nil
+	}
+	s := &Structured{cfg: cfg}
+	data, err := os.ReadFile(cfg.File)
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Invalid, "read the authentication configuration: %w", err)
+	}
+	g, err := s.generation(ctx, string(data), nil)
+	if err != nil {
+		return nil, errkind.Errorf(errkind.Invalid, "authentication configuration %s: %w", cfg.File, err)
+	}
+	authnmetrics.RegisterMetrics()
+	authnmetrics.RecordAuthenticationConfigLastConfigInfo(serverID, g.data)
+	s.current.Store(g)
+	return s, nil
+}
+
+// generation checks the content of the file and makes its issuers, or takes
+// them from the generation before.
+func (s *Structured) generation(ctx context.Context, data string, before *generation) (_ *generation, err error) {
+	cfg, err := decode(data)
+	if err != nil {
+		return nil, err
+	}
+	compiler, own := authenticationcel.NewDefaultCompiler(), []string{s.cfg.Own}
+	if err := validation.ValidateAuthenticationConfiguration(compiler, cfg, own).ToAggregate(); err != nil {
+		return nil, err
+	}
+	g := &generation{data: data, anonymous: anonymousBy(cfg.Anonymous)}
+	defer func() {
+		if err != nil {
+			g.end(before)
+		}
+	}()
+	var tokens []authenticator.Token
+	for _, jwt := range cfg.JWT {
+		i := before.issuer(jwt)
+		if i == nil {
+			if i, err = newIssuer(ctx, jwt, compiler, own); err != nil {
+				return nil, fmt.Errorf("issuer %s: %w", jwt.Issuer.URL, err)
+			}
+		}
+		g.issuers = append(g.issuers, i)
+		tokens = append(tokens, i)
+	}
+	g.tokens = authenticator.WrapAudienceAgnosticToken(own, tokenunion.NewFailOnError(tokens...))
+	return g, nil
+}
+
+func newIssuer(ctx context.Context, jwt apiserver.JWTAuthenticator, compiler authenticationcel.Compiler, own []string) (*issuer, error) {
+	ctx, end := context.WithCancel(ctx)
+	opts := oidc.Options{JWTAuthenticator: jwt, Compiler: compiler, DisallowedIssuers: own, SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), APIServerID: serverID}
+	if ca := jwt.Issuer.CertificateAuthority; ca != "" {
+		opts.CAContentProvider = authority(ca)
+	}
+	a, err := oidc.New(ctx, opts)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &issuer{cfg: jwt, AuthenticatorTokenWithHealthCheck: a, end: end}, nil
+}
+
+// authority is the PEM of whom an issuer's certificate is signed by.
+type authority string
+
+func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
+
+// decode reads an AuthenticationConfiguration of any served version; a field
+// that it does not have is an error.
+func decode(data string) (*apiserver.AuthenticationConfiguration, error) {
+	if strings.TrimSpace(data) == "" {
+		return nil, errors.New("the file is empty")
+	}
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), []byte(data))
+	if err != nil {
+		return nil, err
+	}
+	cfg, ok := obj.(*apiserver.AuthenticationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("it holds an object of another kind (%T), an AuthenticationConfiguration is needed", obj)
+	}
+	return cfg, nil
+}
+
+// issuer returns the one of exactly that configuration, nil when there is none.
+func (g *generation) issuer(cfg apiserver.JWTAuthenticator) *issuer {
+	if g == nil {
+		return nil
+	}
+	for _, i := range g.issuers {
+		if reflect.DeepEqual(i.cfg, cfg) {
+			return i
+		}
+	}
+	return nil
+}
+
+// end stops the issuers that other, which may be nil, does not share.
+func (g *generation) end(other *generation) {
+	for _, i := range g.issuers {
+		if other.issuer(i.cfg) != i {
+			i.end()
+		}
+	}
+}
+
+// AuthenticateToken implements authenticator.Token for the tokens of the issuers
+// outside. It has no opinion about a token of anybody else.
+func (s *Structured) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	if s == nil {
+		return nil, false, nil
+	}
+	if _, ok := authenticator.AudiencesFrom(ctx); !ok {
+		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{s.cfg.Own})
+	}
+	return s.current.Load().tokens.AuthenticateToken(ctx, token)
+}
+
+// AuthenticateRequest implements authenticator.Request for requests without a credential.
+func (s *Structured) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	if r.Header.Get("Authorization") != "" {
+		return nil, false, nil // of a kind that nobody here takes
+	}
+	if s == nil {
+		return public.AuthenticateRequest(r)
+	}
+	return s.current.Load().anonymous.AuthenticateRequest(r)
+}
+
+// public lets anonymous requests see whether the server lives, and its version.
+var public = anonymousrequest.NewAuthenticator([]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/readyz"}, {Path: "/livez"}, {Path: "/version"}, {Path: "/version/"}})
+
+func anonymousBy(cfg *apiserver.AnonymousAuthConfig) authenticator.Request {
+	switch {
+	case cfg == nil:
+		return public
+	case !cfg.Enabled:
+		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil })
+	}
+	return anonymousrequest.NewAuthenticator(cfg.Conditions)
+}
