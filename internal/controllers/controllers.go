@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/certificates"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
@@ -36,6 +37,8 @@ import (
 // Options are what controllers need to know beside the API.
 type Options struct {
 	RootCA []byte // PEM of the API server's certificate authority, published in every namespace
+	// Signer signs approved certificate requests; nil leaves that to somebody else.
+	Signer certificates.Signer
 	// As returns the way to the API as another user. Each controller acts as its own
 	// service account, system:serviceaccount:kube-system:NAME, which has the rights
 	// that it needs and no others. nil: all act as the user of the manager's config.
@@ -151,6 +154,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"volumeattributesclass-protection-controller", func(c Clients) (controller, error) {
 			return protection.AttributesClasses(c.Kubernetes, m.inventory), nil
+		}},
+		{"certificate-controller", func(c Clients) (controller, error) {
+			return certificates.New(c.Kubernetes, m.inventory, o.Signer), nil
 		}},
 		{"generic-garbage-collector", func(c Clients) (controller, error) {
 			return garbage.New(c.Metadata, m.inventory), nil
