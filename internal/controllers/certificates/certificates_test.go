@@ -86,7 +86,7 @@ func TestSignerRules(t *testing.T) {
 		{"agent with a host", certificatesv1.KubeAPIServerClientKubeletSignerName, serving, []certificatesv1.KeyUsage{sig, cl}, "DNS subjectAltNames"},
 		{"serving", certificatesv1.KubeletServingSignerName, serving, []certificatesv1.KeyUsage{sig, enc, srv}, ""},
 		{"serving no host", certificatesv1.KubeletServingSignerName, agent, []certificatesv1.KeyUsage{sig, srv}, "DNS or IP"},
-		{"serving with mail", certificatesv1.KubeletServingSignerName, mailed, []certificatesv1.KeyUsage{sig, srv}, "Email"},
+		{"serving with mail", certificatesv1.KubeletServingSignerName, mailed, []certificatesv1.KeyUsage{sig, srv}, "email"},
 		{"serving as a client", certificatesv1.KubeletServingSignerName, serving, []certificatesv1.KeyUsage{sig, srv, cl}, "usages must be"},
 		{"legacy takes all", legacyUnknown, user, []certificatesv1.KeyUsage{srv, certificatesv1.UsageCodeSigning}, ""},
 		{"unknown usage", legacyUnknown, user, []certificatesv1.KeyUsage{"fun"}, "unrecognized"},

@@ -178,9 +178,9 @@ func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose 
 	case !slices.Equal(p.Subject.Organization, []string{"system:nodes"}):
 		return errors.New("subject organization is not system:nodes")
 	case !strings.HasPrefix(p.Subject.CommonName, "system:node:"):
-		return errors.New("subject common name does not begin with system:node:")
+		return errors.New("subject common name is not of the form system:node:NAME")
 	case len(p.EmailAddresses) > 0:
-		return errors.New("Email subjectAltNames are not allowed")
+		return errors.New("email subjectAltNames are not allowed")
 	case len(p.URIs) > 0:
 		return errors.New("URI subjectAltNames are not allowed")
 	}
