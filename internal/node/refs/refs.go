@@ -1,17 +1,21 @@
-// Package refs keeps the config maps, secrets and services that pods of this
-// node refer to current: one watch for each object, only while a pod refers to
-// it, and one watch of services. The volume manager and spec.Assemble read from
-// it. It must never write to the API.
+// Package refs keeps the API objects that pods of this node refer to current:
+// one watch for each config map, secret and trust bundle, for the trust bundles
+// of each signer, and for the node's certificate requests, only while a pod
+// refers to it, and one watch of services. The volume manager and spec.Assemble
+// read from it. It must never write to the API, but to ask for a token or a
+// certificate on a pod's behalf.
 package refs
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,38 +36,49 @@ type kind string
 const (
 	configMaps kind = "configmaps"
 	secrets    kind = "secrets"
+	bundles    kind = "clustertrustbundles"
+	signers    kind = "clustertrustbundles of a signer"
+	requests   kind = "podcertificaterequests of a node"
 )
 
+// key says what is watched: one object by its name, or the objects that name a
+// signer or a node.
 type key struct {
 	kind            kind
 	namespace, name string
 }
 
-// Store implements spec.Fetcher, volume.Objects and volume.Tokens.
+// Store implements spec.Fetcher, volume.Objects, volume.Tokens and volume.Certificates.
 type Store struct {
 	client   kubernetes.Interface
 	services services
-	wg       sync.WaitGroup // one goroutine for each watched object
+	wg       sync.WaitGroup // one goroutine for each watch
 
 	mu     sync.Mutex
 	closed bool
-	held   map[key]*object
+	held   map[key]*watched
 	pods   map[types.UID][]key
 }
 
-// object is one that is watched.
+// watched is an object, or a set of objects, that is watched.
 //
 //	Hold ──▶ watched ──last Release──▶ lingering ──linger──▶ forgotten
 //	            ▲─────────Hold────────────┘
-type object struct {
+type watched struct {
 	tried   chan struct{} // closed when the first list ended, well or not
 	cancel  context.CancelFunc
 	forget  *time.Timer
 	changed map[types.UID]func(types.UID)
 
-	asked bool          // tried is closed: somebody may have seen an older state
-	known bool          // value was read at least once
-	value metav1.Object // nil: it does not exist
+	asked   bool    // tried is closed: somebody may have seen an older state
+	objects objects // empty: none exists
+}
+
+// objects are what a watch shows.
+type objects map[types.NamespacedName]metav1.Object
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 // New makes a Store that reads through client.
@@ -71,7 +86,7 @@ func New(client kubernetes.Interface) *Store {
 	return &Store{
 		client:   client,
 		services: services{synced: make(chan struct{})},
-		held:     make(map[key]*object),
+		held:     make(map[key]*watched),
 		pods:     make(map[types.UID][]key),
 	}
 }
@@ -91,7 +106,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // ConfigMap answers the object, from memory when it is held.
 func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	if v, ok := s.cached(ctx, key{configMaps, namespace, name}); ok {
+	if v, ok := s.one(ctx, key{configMaps, namespace, name}); ok {
 		return v.(*corev1.ConfigMap), nil
 	}
 	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -99,29 +114,65 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.
 
 // Secret answers the object, from memory when it is held.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	if v, ok := s.cached(ctx, key{secrets, namespace, name}); ok {
+	if v, ok := s.one(ctx, key{secrets, namespace, name}); ok {
 		return v.(*corev1.Secret), nil
 	}
 	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// cached answers what a watch knows. What it does not know is asked again: the
-// object may have been created an instant ago.
-func (s *Store) cached(ctx context.Context, k key) (metav1.Object, bool) {
+// TrustBundle answers the object, from memory when it is held.
+func (s *Store) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	if v, ok := s.one(ctx, key{kind: bundles, name: name}); ok {
+		return v.(*certificatesv1.ClusterTrustBundle), nil
+	}
+	return s.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+}
+
+// TrustBundles answers all bundles of the signer, from memory when they are held.
+func (s *Store) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
+	k := key{kind: signers, name: signer}
+	var list []*certificatesv1.ClusterTrustBundle
+	if known := s.cached(ctx, k); len(known) > 0 {
+		for _, o := range known {
+			list = append(list, o.(*certificatesv1.ClusterTrustBundle))
+		}
+		return list, nil
+	}
+	l, err := s.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{FieldSelector: k.selector()})
+	if err != nil {
+		return nil, err
+	}
+	for i := range l.Items {
+		if l.Items[i].Spec.SignerName == signer {
+			list = append(list, &l.Items[i])
+		}
+	}
+	return list, nil
+}
+
+// one is cached for the key of one object.
+func (s *Store) one(ctx context.Context, k key) (metav1.Object, bool) {
+	o, ok := s.cached(ctx, k)[types.NamespacedName{Namespace: k.namespace, Name: k.name}]
+	return o, ok
+}
+
+// cached answers what a watch knows, to be read only. What it does not know is asked
+// again: the object may have been created an instant ago.
+func (s *Store) cached(ctx context.Context, k key) objects {
 	s.mu.Lock()
 	o := s.held[k]
 	s.mu.Unlock()
 	if o == nil {
-		return nil, false
+		return nil
 	}
 	select {
 	case <-o.tried:
 	case <-ctx.Done():
-		return nil, false
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return o.value, o.known && o.value != nil
+	return o.objects
 }
 
 // Services are those of the namespace, and default/kubernetes (L3.132).
@@ -138,8 +189,7 @@ func (s *Store) Services(ctx context.Context, namespace string) ([]*corev1.Servi
 	}
 }
 
-// Hold keeps the config maps and secrets that the pod's volumes show current
-// until Release. changed is called, from any goroutine and without a lock held,
+// Hold keeps the objects that the pod's volumes show current until Release. changed is called, from any goroutine and without a lock held,
 // for each change of one of them.
 func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 	keys := volumeRefs(pod)
@@ -179,7 +229,7 @@ func (s *Store) Release(uid types.UID) {
 	delete(s.pods, uid)
 }
 
-func (s *Store) forget(k key, o *object) {
+func (s *Store) forget(k key, o *watched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held[k] == o && len(o.changed) == 0 {
@@ -188,7 +238,7 @@ func (s *Store) forget(k key, o *object) {
 	}
 }
 
-func (o *object) stop() {
+func (o *watched) stop() {
 	if o.forget != nil {
 		o.forget.Stop()
 	}
@@ -196,45 +246,54 @@ func (o *object) stop() {
 }
 
 // watch begins to watch an object. The caller holds the lock.
-func (s *Store) watch(k key) *object {
+func (s *Store) watch(k key) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &object{tried: make(chan struct{}), cancel: cancel, changed: make(map[types.UID]func(types.UID))}
+	o := &watched{tried: make(chan struct{}), cancel: cancel, changed: make(map[types.UID]func(types.UID))}
 	s.held[k] = o
 	var once sync.Once
 	s.wg.Go(func() {
 		follow(ctx, s.source(k), sink{
-			tried:   func() { once.Do(func() { s.answer(o) }) },
-			replace: func(all []metav1.Object) bool { return s.store(o, pick(all, k)) },
-			apply: func(obj metav1.Object, deleted bool) bool {
-				switch {
-				case obj.GetName() != k.name:
-					return false
-				case deleted:
-					return s.store(o, nil)
-				default:
-					return s.store(o, obj)
+			tried: func() { once.Do(func() { s.answer(o) }) },
+			replace: func(all []metav1.Object) bool {
+				now := make(objects, len(all))
+				for _, obj := range all {
+					if k.shows(obj) {
+						now[nameOf(obj)] = obj
+					}
 				}
+				return s.store(o, now)
+			},
+			apply: func(obj metav1.Object, deleted bool) bool {
+				s.mu.Lock()
+				now := maps.Clone(o.objects) // readers hold the old one
+				s.mu.Unlock()
+				if deleted || !k.shows(obj) {
+					delete(now, nameOf(obj))
+				} else {
+					now[nameOf(obj)] = obj
+				}
+				return s.store(o, now)
 			},
 		})
 	})
 	return o
 }
 
-func (s *Store) answer(o *object) {
+func (s *Store) answer(o *watched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.asked = true
 	close(o.tried)
 }
 
-// store keeps a new value and tells the pods. It reports whether the value can't change any more.
-func (s *Store) store(o *object, value metav1.Object) (final bool) {
+// store keeps what exists now and tells the pods. It reports whether that can't change any more.
+func (s *Store) store(o *watched, now objects) (final bool) {
 	s.mu.Lock()
-	old := o.value
-	o.known, o.value = true, value
+	old := o.objects
+	o.objects = now
 	var tell []func()
-	if o.asked && !same(old, value) {
-		for uid, changed := range o.changed {
+	for uid, changed := range o.changed {
+		if o.asked && concerns(uid, old, now) {
 			tell = append(tell, func() { changed(uid) })
 		}
 	}
@@ -242,13 +301,34 @@ func (s *Store) store(o *object, value metav1.Object) (final bool) {
 	for _, f := range tell {
 		f()
 	}
-	return immutable(value)
+	for _, obj := range now {
+		if immutable(obj) {
+			return true
+		}
+	}
+	return false
+}
+
+// concerns reports whether a pod that holds the objects is to know of a change.
+func concerns(uid types.UID, old, now objects) bool {
+	of := func(obj metav1.Object) bool {
+		req, ok := obj.(*certificatesv1.PodCertificateRequest)
+		return !ok || req.Spec.PodUID == uid
+	}
+	for name, obj := range now {
+		if before, ok := old[name]; of(obj) && (!ok || !same(before, obj)) {
+			return true
+		}
+	}
+	for name, obj := range old {
+		if _, ok := now[name]; of(obj) && !ok {
+			return true
+		}
+	}
+	return false
 }
 
 func same(a, b metav1.Object) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
 	return a.GetUID() == b.GetUID() && a.GetResourceVersion() == b.GetResourceVersion() && a.GetResourceVersion() != ""
 }
 
@@ -262,19 +342,44 @@ func immutable(obj metav1.Object) bool {
 	return false
 }
 
-func pick(all []metav1.Object, k key) metav1.Object {
-	for _, obj := range all {
-		if obj.GetName() == k.name {
-			return obj
+// shows reports whether an object is one that the key means, whatever the server selected.
+func (k key) shows(obj metav1.Object) bool {
+	switch o := obj.(type) {
+	case *certificatesv1.ClusterTrustBundle:
+		if k.kind == signers {
+			return o.Spec.SignerName == k.name
 		}
+	case *certificatesv1.PodCertificateRequest:
+		return string(o.Spec.NodeName) == k.name
 	}
-	return nil
+	return obj.GetName() == k.name
+}
+
+// selector is the field selector of the key.
+func (k key) selector() string {
+	field := metav1.ObjectNameField
+	switch k.kind {
+	case signers:
+		field = "spec.signerName"
+	case requests:
+		field = "spec.nodeName"
+	}
+	return fields.OneTermEqualSelector(field, k.name).String()
 }
 
 func (s *Store) source(k key) source {
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, k.name).String()
-	if k.kind == secrets {
+	only := k.selector()
+	switch k.kind {
+	case secrets:
 		return sourceOf(s.client.CoreV1().Secrets(k.namespace), only, func(l *corev1.SecretList) []metav1.Object {
+			return pointers(l.Items)
+		})
+	case bundles, signers:
+		return sourceOf(s.client.CertificatesV1().ClusterTrustBundles(), only, func(l *certificatesv1.ClusterTrustBundleList) []metav1.Object {
+			return pointers(l.Items)
+		})
+	case requests:
+		return sourceOf(s.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll), only, func(l *certificatesv1.PodCertificateRequestList) []metav1.Object {
 			return pointers(l.Items)
 		})
 	}
@@ -288,30 +393,36 @@ func (s *Store) Token(ctx context.Context, namespace, serviceAccount string, req
 	return s.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, req, metav1.CreateOptions{})
 }
 
-// volumeRefs are the config maps and secrets that the volumes of a pod show, each once.
+// volumeRefs are what the volumes of a pod show, each once.
 func volumeRefs(pod *corev1.Pod) []key {
 	var keys []key
-	add := func(kind kind, name string) {
-		k := key{kind, pod.Namespace, name}
-		if slices.Contains(keys, k) {
-			return
+	add := func(k key) {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
 		}
-		keys = append(keys, k)
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		switch {
 		case v.ConfigMap != nil:
-			add(configMaps, v.ConfigMap.Name)
+			add(key{configMaps, pod.Namespace, v.ConfigMap.Name})
 		case v.Secret != nil:
-			add(secrets, v.Secret.SecretName)
+			add(key{secrets, pod.Namespace, v.Secret.SecretName})
 		case v.Projected != nil:
 			for _, src := range v.Projected.Sources {
 				if src.ConfigMap != nil {
-					add(configMaps, src.ConfigMap.Name)
+					add(key{configMaps, pod.Namespace, src.ConfigMap.Name})
 				}
 				if src.Secret != nil {
-					add(secrets, src.Secret.Name)
+					add(key{secrets, pod.Namespace, src.Secret.Name})
+				}
+				if b := src.ClusterTrustBundle; b != nil && b.Name != nil {
+					add(key{kind: bundles, name: *b.Name})
+				} else if b != nil && b.SignerName != nil && b.LabelSelector != nil {
+					add(key{kind: signers, name: *b.SignerName})
+				}
+				if src.PodCertificate != nil {
+					add(key{kind: requests, name: pod.Spec.NodeName})
 				}
 			}
 		}

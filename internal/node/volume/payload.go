@@ -23,16 +23,16 @@ type file struct {
 // payload is the content of such a volume by relative path.
 type payload map[string]file
 
-// errNoKey says that an object has not got a key that the pod names.
-type errNoKey string
+// errMissing says that what the pod names is not there: a key of an object, or any trust bundle.
+type errMissing string
 
-func (e errNoKey) Error() string { return string(e) }
+func (e errMissing) Error() string { return string(e) }
 
 // isMissing reports whether err says that a referenced object or key is not there (yet).
 func isMissing(err error) bool {
 	var notFound *spec.NotFoundError
-	var noKey errNoKey
-	return errors.As(err, &notFound) || errors.As(err, &noKey)
+	var missing errMissing
+	return errors.As(err, &notFound) || errors.As(err, &missing)
 }
 
 // render computes the content of a configMap, secret, downwardAPI or projected volume.
@@ -68,7 +68,7 @@ func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes,
 	case src.ServiceAccountToken != nil:
 		return m.addToken(ctx, out, p, volume, src.ServiceAccountToken, mode)
 	case src.ClusterTrustBundle != nil:
-		return errors.New("clusterTrustBundle projections are not supported by this node")
+		return m.addTrustBundle(ctx, out, p.pod, src.ClusterTrustBundle, mode)
 	case src.PodCertificate != nil:
 		return errors.New("podCertificate projections are not supported by this node")
 	}
@@ -120,7 +120,7 @@ func addKeys(out payload, data map[string][]byte, items []corev1.KeyToPath, opti
 			if optional {
 				continue
 			}
-			return errNoKey(missing + item.Key) // L10.29
+			return errMissing(missing + item.Key) // L10.29
 		}
 		if err := out.add(item.Path, file{data: content, mode: modeOr(item.Mode, mode)}); err != nil {
 			return err

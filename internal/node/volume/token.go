@@ -54,15 +54,21 @@ func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volu
 	}
 	p.tokens[key] = t
 
-	f := file{data: []byte(t.text), mode: mode}
-	user := commonUser(p.pod)
-	if user != nil || fsGroup(p.pod) != nil {
+	return out.add(src.Path, private(p.pod, []byte(t.text), mode))
+}
+
+// private is a file for the user alone that all containers of the pod run as, or for
+// the pod's group, if there is one.
+func private(pod *corev1.Pod, data []byte, mode uint32) file {
+	f := file{data: data, mode: mode}
+	user := commonUser(pod)
+	if user != nil || fsGroup(pod) != nil {
 		f.mode = 0o600
 	}
 	if user != nil {
 		f.uid = int(*user)
 	}
-	return out.add(src.Path, f)
+	return f
 }
 
 func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1.ServiceAccountTokenProjection, life time.Duration) (token, error) {

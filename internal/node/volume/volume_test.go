@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -38,6 +39,7 @@ type world struct {
 	mu      sync.Mutex
 	maps    map[string]*corev1.ConfigMap
 	secrets map[string]*corev1.Secret
+	bundles []*certificatesv1.ClusterTrustBundle
 	holders map[types.UID]func(types.UID)
 	events  []string
 	tokens  int
@@ -104,6 +106,29 @@ func (w *world) Secret(_ context.Context, _, name string) (*corev1.Secret, error
 		return o, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+}
+
+func (w *world) TrustBundle(_ context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, b := range w.bundles {
+		if b.Name == name {
+			return b, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(certificatesv1.Resource("clustertrustbundles"), name)
+}
+
+func (w *world) TrustBundles(_ context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []*certificatesv1.ClusterTrustBundle
+	for _, b := range w.bundles {
+		if b.Spec.SignerName == signer {
+			list = append(list, b)
+		}
+	}
+	return list, nil
 }
 
 func (w *world) Hold(pod *corev1.Pod, changed func(types.UID)) {
@@ -270,7 +295,7 @@ func TestWrittenVolumes(t *testing.T) {
 			change: func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))} },
 			want:   []string{"ca 640 v1", "pw 640 hush"}},
 		{name: "trust bundle", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}}}},
-			err: `MountVolume.SetUp failed for volume "v" : clusterTrustBundle projections are not supported by this node`},
+			err: `MountVolume.SetUp failed for volume "v" : ClusterTrustBundle projection requires either name or signerName to be set`},
 		{name: "path out of the volume", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "k1", Path: "a/../../x"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : invalid path "a/../../x": it must be relative and must not contain '..'`},
 		{name: "claim", volume: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "pvc"}},
