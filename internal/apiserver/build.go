@@ -16,7 +16,6 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -82,17 +81,15 @@ func (s *Server) install() error {
 	// Required, but nothing of ours calls back over the network.
 	c.LoopbackClientConfig = &restclient.Config{Host: noLoopback}
 	c.SkipOpenAPIInstallation = true
-	c.EnableProfiling = false
+	c.EnableProfiling = s.cfg.Profiling
 	c.EnableIndex = true
 	c.StorageObjectCountTracker = nil
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = requestTimeout
 	s.ext.flow = flow.New(flow.Config{Client: s.ownClient, Reads: maxReads, Writes: maxWrites, LongRunning: longRunning, RequestTimeout: requestTimeout, Count: s.countObjects})
 	c.LongRunningFunc = longRunning
-	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // keeps a metric that nobody reads
-	c.HealthzChecks = []healthz.HealthChecker{healthz.PingHealthz}
-	c.LivezChecks = c.HealthzChecks
-	c.ReadyzChecks = s.readyChecks()
+	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
+	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
 	s.bearers = issuer.Authenticator()
 	if s.structured != nil {
 		// The own ones first: an issuer outside may have to be asked for its keys.
@@ -176,7 +173,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 	}
 	s.stores[podsResource] = &resources.Store{Store: p.Pods.Store}
 	put(corev1.SchemeGroupVersion, p.Resources)
-	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": resources.NewComponents(map[string]func() error{"etcd-0": s.engine.Err})})
+	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": resources.NewComponents(map[string]func() error{"etcd-0": func() error { return s.engine.Check(context.Background()) }})})
 	definitions, err := crds.Storage(s.ext.definitions, s.ext.crds.Activate)
 	if err != nil {
 		return nil, err

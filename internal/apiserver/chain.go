@@ -18,7 +18,7 @@ import (
 // identity in the context, never impersonate, set their own deadlines and may
 // not be turned away by the limit on requests in flight.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
-	authorized := genericapifilters.WithAuthorization(api, c.Authorization.Authorizer, c.Serializer)
+	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
 
 	in := genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc))
 	in = genericapifilters.WithRequestInfo(in, c.RequestInfoResolver)

@@ -39,6 +39,8 @@ type Config struct {
 	EncryptionConfig string
 	// AuthenticationConfig is a file with an AuthenticationConfiguration; optional.
 	AuthenticationConfig string
+	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
+	Profiling bool
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object
 	// says) for log, exec, attach, port-forward and proxy; net.Dialer when nil.
 	NodeDialer func(ctx context.Context, nodeName, addr string) (net.Conn, error)

@@ -254,11 +254,15 @@ func (s *Server) close() {
 	}
 }
 
-// readyChecks are what /readyz asks. They look at what is there and wait for nothing.
-func (s *Server) readyChecks() []healthz.HealthChecker {
-	return []healthz.HealthChecker{
-		healthz.PingHealthz,
-		healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() }),
+// healthChecks are what /healthz, /livez and /readyz ask. They wait for nothing
+// but an external etcd, and that is not asked whether this process lives: one
+// that is started anew would not find it either.
+func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
+	etcd := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.engine.Check(r.Context()) })
+	health = []healthz.HealthChecker{healthz.PingHealthz, etcd}
+	live = []healthz.HealthChecker{healthz.PingHealthz, healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() })}
+	return health, live, []healthz.HealthChecker{
+		healthz.PingHealthz, etcd,
 		healthz.NamedCheck("started", func(*http.Request) error {
 			select {
 			case <-s.ready:

@@ -138,6 +138,8 @@ func TestServer(t *testing.T) {
 		"tables":                 testTables,
 		"dry run":                testDryRun,
 		"node proxy needs right": testNodeProxyDenied,
+		"health":                 testHealth,
+		"metrics":                testMetrics,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}

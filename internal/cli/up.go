@@ -81,6 +81,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&a.WebhookConfig, "audit-webhook-config-file", "", "kubeconfig of a server that gets the recorded requests, too")
 	fl.StringVar(&f.Encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration: which objects are encrypted in etcd and how")
 	fl.StringVar(&f.Authentication, "authentication-config", "", "file with an AuthenticationConfiguration: JWT issuers whose tokens are taken, and what anonymous requests may reach; changes are followed")
+	fl.BoolVar(&f.Profiling, "profiling", false, "serve profiles of carob at /debug/pprof of the API server, to administrators")
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own)")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
 	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, as containerd has it: mirrors, private CAs")

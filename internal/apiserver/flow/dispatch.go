@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	epmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/storage"
@@ -42,6 +43,8 @@ type Dispatcher struct {
 	ready   atomic.Pointer[http.Handler] // set when the configuration is known
 	next    http.Handler
 	deleted chan struct{} // has a value when an object was deleted
+	// reads and writes are in flight.
+	reads, writes atomic.Int64
 }
 
 // New returns a dispatcher that only limits the number of requests until Run has read its configuration.
@@ -60,8 +63,8 @@ func (d *Dispatcher) Active() bool { return d.ready.Load() != nil }
 
 // Filter returns next behind the dispatcher. It is called once.
 func (d *Dispatcher) Filter(next http.Handler) http.Handler {
-	d.next = next
-	plain := genericfilters.WithMaxInFlightLimit(next, d.cfg.Reads, d.cfg.Writes, d.cfg.LongRunning)
+	d.next = d.counted(next)
+	plain := genericfilters.WithMaxInFlightLimit(d.next, d.cfg.Reads, d.cfg.Writes, d.cfg.LongRunning)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h := d.ready.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
@@ -69,6 +72,30 @@ func (d *Dispatcher) Filter(next http.Handler) http.Handler {
 		}
 		plain.ServeHTTP(w, r)
 	})
+}
+
+// counted counts the requests in flight that end by themselves.
+func (d *Dispatcher) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if !ok || d.cfg.LongRunning(r, info) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		n := &d.writes
+		switch info.Verb {
+		case "get", "list":
+			n = &d.reads
+		}
+		n.Add(1)
+		defer n.Add(-1)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Measure brings apiserver_current_inflight_requests up to date.
+func (d *Dispatcher) Measure() {
+	epmetrics.UpdateInflightRequestMetrics(epmetrics.ExecutingPhase, int(d.reads.Load()), int(d.writes.Load()))
 }
 
 // Run keeps the built-in objects and follows the configuration until ctx ends.

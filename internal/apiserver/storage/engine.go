@@ -61,6 +61,7 @@ type Engine struct {
 	lock    *os.File
 	failure *failure
 	close   sync.Once
+	health  health
 }
 
 const (
@@ -118,6 +119,9 @@ func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	return &Engine{Client: c, failure: newFailure()}, nil
 }
+
+// endpoints names an external cluster in messages.
+func (e *Engine) endpoints() string { return strings.Join(e.Client.Endpoints(), ", ") }
 
 // Failed is closed when the engine has died of an error that Err then returns.
 func (e *Engine) Failed() <-chan struct{} { return e.failure.done }

@@ -37,6 +37,7 @@ type Flags struct {
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
 	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
+	Profiling       bool   // the API server serves /debug/pprof
 	NodeName        string
 	PodCIDR         string
 	ServiceCIDR     string

@@ -1,0 +1,165 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"carob/internal/apiserver/storage"
+	"carob/internal/base/errkind"
+)
+
+// read asks a running server for a path as an administrator.
+func (r *running) read(t *testing.T, path string) (int, string) {
+	t.Helper()
+	res := r.admin(t).CoreV1().RESTClient().Get().RequestURI(path).Do(t.Context())
+	var code int
+	res.StatusCode(&code)
+	body, err := res.Raw()
+	if err != nil && code == 0 {
+		t.Fatal(err)
+	}
+	return code, string(body)
+}
+
+func testHealth(t *testing.T, r *running) {
+	for _, c := range []struct {
+		path string
+		code int
+		want []string
+	}{
+		{"/healthz", 200, []string{"ok"}},
+		{"/healthz?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "healthz check passed"}},
+		{"/livez?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "livez check passed"}},
+		{"/livez?verbose&exclude=etcd", 200, []string{"[+]etcd excluded: ok\n"}},
+		{"/readyz?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "[+]started ok\n", "[+]watch-caches ok\n", "[+]shutdown ok\n", "readyz check passed"}},
+		{"/readyz?verbose&exclude=nothing", 200, []string{`warn: some health checks cannot be excluded: no matches for "nothing"`}},
+		{"/readyz/etcd", 200, []string{"ok"}}, {"/healthz/etcd", 200, []string{"ok"}}, {"/livez/etcd", 200, []string{"ok"}},
+		{"/version", 200, []string{`"gitVersion": "v1.`, `"major": "1"`, `"minor": "37"`}},
+		{"/metrics/slis", 200, []string{`kubernetes_healthcheck{name="etcd",type="readyz"} 1`}},
+		{"/debug/pprof/", 404, nil}, {"/debug/pprof/heap", 404, nil}, {"/debug/flags/v", 404, nil},
+	} {
+		code, body := r.read(t, c.path)
+		if code != c.code {
+			t.Errorf("%s: %d", c.path, code)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: %q is missing in\n%s", c.path, want, body)
+			}
+		}
+	}
+}
+
+// Dashboards and alerts made for kube-apiserver find their figures, and requests move them.
+func testMetrics(t *testing.T, r *running) {
+	c := r.remote(t, r.pki.Admin)
+	const mine = `apiserver_request_total{code="404",component="apiserver",dry_run="",group="",resource="configmaps",scope="resource",subresource="",verb="GET",version="v1"} `
+	count := func() (n int) {
+		_, body := r.read(t, "/metrics")
+		if _, rest, ok := strings.Cut(body, mine); ok {
+			if _, err := fmt.Sscan(rest, &n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	before := count()
+	for range 3 {
+		_, _ = c.CoreV1().ConfigMaps("default").Get(t.Context(), "not-there", metav1.GetOptions{})
+	}
+	if got := count() - before; got != 3 {
+		t.Errorf("3 requests are counted as %d", got)
+	}
+	w, err := c.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	_, body := r.read(t, "/metrics")
+	for _, want := range []string{
+		`apiserver_request_duration_seconds_bucket{component="apiserver",dry_run="",group="",resource="configmaps",`,
+		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="configmaps",`,
+		`apiserver_response_sizes_bucket{`,
+		`apiserver_longrunning_requests{component="apiserver",group="",resource="pods",`,
+		`apiserver_current_inflight_requests{request_kind="readOnly"} `,
+		`apiserver_current_inflight_requests{request_kind="mutating"} `,
+		`apiserver_resource_objects{group="",resource="namespaces"} `,
+		`apiserver_storage_size_bytes{storage_cluster_id="etcd-0"} `,
+		`apiserver_client_certificate_expiration_seconds_count `,
+		`etcd_request_duration_seconds_bucket{`, `etcd_requests_total{`,
+		`authenticated_user_requests{`, `authentication_attempts{`, `authorization_attempts_total{`,
+		`rest_client_requests_total{code="200",`, `rest_client_request_duration_seconds_bucket{`,
+		`kubernetes_build_info{`, `workqueue_depth{`, `process_resident_memory_bytes `, `process_cpu_seconds_total `, `go_goroutines `,
+	} {
+		if !strings.Contains(body, "\n"+want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	if strings.Contains(body, `apiserver_resource_objects{group="",resource="namespaces"} 0`) || strings.Contains(body, `storage_size_bytes{storage_cluster_id="etcd-0"} 0`) {
+		t.Error("namespaces or bytes are counted as none")
+	}
+}
+
+func TestProfiling(t *testing.T) {
+	cfg := newConfig(t, t.TempDir())
+	cfg.Profiling = true
+	r := startWith(t, cfg)
+	if code, body := r.read(t, "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(body, "goroutine profile: total") {
+		t.Errorf("%d, %.200s", code, body)
+	}
+	res := r.client(t, "somebody").CoreV1().RESTClient().Get().AbsPath("/debug/pprof/cmdline").Do(t.Context())
+	var code int
+	if res.StatusCode(&code); code != http.StatusForbidden {
+		t.Errorf("somebody without rights: %d", code)
+	}
+}
+
+// emptyKV answers reads as an empty etcd does.
+type emptyKV struct{ pb.UnimplementedKVServer }
+
+func (emptyKV) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: 1}}, nil
+}
+
+// An external etcd that is away makes the server unready and says so to who may know; the process still lives.
+func TestHealthWithoutEtcd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := grpc.NewServer()
+	pb.RegisterKVServer(kv, emptyKV{})
+	go func() { _ = kv.Serve(l) }()
+	defer kv.Stop()
+	engine, err := storage.Open(t.Context(), storage.Config{Servers: []string{"http://" + l.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	kv.Stop()
+	s := &Server{engine: engine, ready: make(chan struct{})}
+	health, live, ready := s.healthChecks()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The second of each is "etcd".
+	for name, checks := range map[string][]healthz.HealthChecker{"healthz": health, "readyz": ready} {
+		err := checks[1].Check(req)
+		if !errkind.Is(err, errkind.Unavailable) || !strings.Contains(err.Error(), l.Addr().String()) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := live[1].Check(req); err != nil {
+		t.Errorf("livez: %v", err)
+	}
+}
