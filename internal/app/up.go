@@ -90,12 +90,15 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	p.Ready(owner.URL)
-	defer time.AfterFunc(settleAfter, func() { settle(ctx) }).Stop()
+	for _, after := range settleAfter {
+		defer time.AfterFunc(after, func() { settle(ctx) }).Stop()
+	}
 	return c.parts.wait(ctx)
 }
 
-// settleAfter leaves the processor to the first pods.
-const settleAfter = 2 * time.Second
+// settleAfter leaves the processor to the first pods, and comes back for what the
+// parts that start late have used.
+var settleAfter = []time.Duration{2 * time.Second, 10 * time.Second}
 
 // settle makes the process small when the start is over; it works as well without.
 func settle(ctx context.Context) {
