@@ -114,7 +114,7 @@ func (w *world) start() {
 	manager := pods.New(pods.Config{
 		Machine: pods.Machine{Step: w.checked(podlife.Step), Recover: podlife.Recover},
 		Node: func() podlife.Node {
-			return podlife.Node{Name: "n1", HostIPs: node.HostIPs, RuntimeName: "fake", BootID: "b", AgentStarted: started}
+			return podlife.Node{Name: "n1", HostIPs: node.HostIPs, RuntimeName: "fake", AgentStarted: started}
 		},
 		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
 		Admit: func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {

@@ -262,7 +262,7 @@ func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
 // lifeNode is what decisions about pods may know of the machine.
 func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
 	fixed := podlife.Node{
-		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, BootID: m.Info.BootID, AgentStarted: p.started,
+		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, AgentStarted: p.started,
 		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain,
 	}
 	for _, ip := range p.cfg.HostIPs {

@@ -108,9 +108,6 @@ func (w *world) checkInForce(o *object, own *owner) {
 				continue
 			}
 			want, have := limitsOf(o.pod, c), st.Status.GetResources().GetLinux()
-			if len(c.Resources.Limits) == 0 {
-				continue // the limit of its pod holds, as it was when it started
-			}
 			if want.CpuQuota != have.GetCpuQuota() || want.MemoryLimitInBytes != have.GetMemoryLimitInBytes() || want.CpuShares != have.GetCpuShares() {
 				w.broken(resizeEnds, o.pod.Name, "%s runs with %v, not %v", i.Id, have, want)
 			}

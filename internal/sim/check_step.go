@@ -3,7 +3,6 @@ package sim
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,7 +70,7 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 		}
 	}
 	for _, x := range out.Waits {
-		if flying == 0 && out.Wake.IsZero() && x.For != "network" {
+		if flying == 0 && out.Wake.IsZero() && x.For != "network" && x.For != "init container" {
 			w.broken(waitHasWake, name, "waits for %s %s", x.For, x.Object)
 		}
 		if x.For == "" || x.Since.IsZero() {
@@ -96,11 +95,6 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 
 // dueSilently names a regular container that waits by its status.
 func dueSilently(p *corev1.Pod, st *corev1.PodStatus) string {
-	for _, c := range st.InitContainerStatuses {
-		if c.State.Running != nil && (c.Started == nil || !*c.Started || strings.HasPrefix(c.Name, "init")) {
-			return "" // for an init container that runs; the status says so
-		}
-	}
 	for _, c := range st.ContainerStatuses {
 		always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways && ownPolicy(p, c.Name) == nil
 		lost := c.LastTerminationState.Terminated != nil // and not to be restarted, perhaps (L7.73)

@@ -61,15 +61,14 @@ func (w *world) planFaults() {
 	}
 }
 
-// reboot restarts the machine: the agent comes back with another boot id, and no
-// process, sandbox or mount is left. With keep the runtime still knows what it had.
+// reboot restarts the machine: the agent comes back, and no process, sandbox or
+// mount is left. With keep the runtime still knows what it had.
 func (w *world) reboot(keep bool) {
 	if w.agent.down || w.calmed {
 		return
 	}
 	w.logf("the machine restarts, the runtime remembers: %v", keep)
 	w.result.Reboots++
-	w.boot++
 	w.agent.crash()
 	w.late = w.loop.now // no call of the old agent takes effect any more
 	w.runtime.Reboot(keep)

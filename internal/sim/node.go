@@ -13,7 +13,7 @@ import (
 
 // facts is what Step is told of the machine.
 func (w *world) facts() podlife.Node {
-	n := podlife.Node{Name: "node", HostIPs: []string{"192.168.0.1"}, RuntimeName: "sim", BootID: fmt.Sprint("boot-", w.boot), AgentStarted: w.agent.began,
+	n := podlife.Node{Name: "node", HostIPs: []string{"192.168.0.1"}, RuntimeName: "sim", AgentStarted: w.agent.began,
 		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax}
 	if w.dual {
 		n.HostIPs = append(n.HostIPs, "fd00::1")

@@ -40,7 +40,6 @@ type world struct {
 
 	skew    time.Duration // of the wall clock against the loop
 	slept   time.Duration // how long the machine was suspended
-	boot    int           // counts restarts of the machine
 	apiUp   time.Time     // the API server is away until then
 	slow    time.Time     // the registry is slow until then
 	full    time.Time     // the disk is full until then
@@ -105,7 +104,6 @@ func (w *world) populate() {
 	}
 	w.result.Seed, w.result.Faulty = w.opts.Seed, !w.clean
 	w.volumes, w.groups = map[types.UID]podlife.VolumeState{}, map[types.UID]group{}
-	w.boot = 1
 	w.dual = w.chance(0.2)
 	if w.chance(0.2) {
 		w.backoffMax = []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute}[w.rand.IntN(3)]

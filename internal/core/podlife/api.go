@@ -31,7 +31,6 @@ type Node struct {
 	Name            string
 	HostIPs         []string      // primary family first, at most two
 	RuntimeName     string        // prefix of a containerID: "carob", "containerd"
-	BootID          string        // changes when the machine restarts
 	AgentStarted    time.Time     // probes of older containers keep their verdict (L4.42, L5.11)
 	NetworkProblem  string        // why the pod network is not ready; empty when it is (L3.50 step 3)
 	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
@@ -140,7 +139,7 @@ type Begin struct {
 
 // Wait says what a pod waits for (principle 4: never stuck without a reason).
 type Wait struct {
-	For     string // "image", "back-off", "probe", "sandbox", "volumes", "grace" …
+	For     string // "image", "back-off", "probe", "init container", "sandbox", "volumes", "grace" …
 	Object  string // container, image or volume
 	Since   time.Time
 	Until   time.Time // next try or deadline; zero when an event ends it

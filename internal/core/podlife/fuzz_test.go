@@ -32,7 +32,7 @@ func anyWorld(recovered bool) func(*rapid.T) {
 			t.Fatal(err)
 		}
 		pod.Namespace, pod.UID, pod.Generation = "default", "uid-1", 1
-		in := Input{Now: begin, Pod: pod, Node: Node{Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin}}
+		in := Input{Now: begin, Pod: pod, Node: Node{Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", AgentStarted: begin}}
 		var s State
 		if recovered {
 			pod.Status = drawStatus(t, pod)

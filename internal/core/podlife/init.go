@@ -42,7 +42,11 @@ func (m *machine) initialize() (initialized bool, failed string) {
 	}
 	next := mark + 1
 	if mark >= 0 && !done {
-		m.start(&m.slots[mark], false, "")
+		c := &m.slots[mark]
+		m.start(c, false, "")
+		if inst := m.here(c); inst != nil && inst.State == ContainerRunning {
+			m.out.Waits = append(m.out.Waits, Wait{For: "init container", Object: c.spec.Name, Since: m.own(inst.StartedAt)})
+		}
 		return false, ""
 	}
 	if next == inits {

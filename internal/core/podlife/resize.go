@@ -217,10 +217,12 @@ func (m *machine) grantResize() {
 	for i := range m.slots {
 		c := &m.slots[i]
 		old := r.grant(c.spec.Name)
-		if old == nil || sameResources(old, &c.spec.Resources) || !c.running() && m.inFlight(opStart, c.spec.Name) == nil {
+		if old == nil || !c.running() && m.inFlight(opStart, c.spec.Name) == nil {
 			continue
 		}
-		c.mem.Resize = dueFor(c.spec, old, c.mem.Resize)
+		if was, is := inherited(r.Pod, old), inherited(m.pod.Spec.Resources, &c.spec.Resources); !sameResources(was, is) {
+			c.mem.Resize = dueFor(c.spec, was, is, c.mem.Resize)
+		}
 	}
 	r.Containers, r.Pod = grantsOf(m.pod)
 	r.Ahead, r.Pending, r.Granted = false, refusal{}, r.Generation
@@ -229,13 +231,32 @@ func (m *machine) grantResize() {
 	m.event(corev1.EventTypeNormal, "ResizeStarted", "Pod resize started: "+resizeText(m.pod, r.Granted, ""), "")
 }
 
-// dueFor compares what a container has with what it gets.
-func dueFor(c *corev1.Container, old *corev1.ResourceRequirements, before resizeDue) resizeDue {
+// inherited is what a container runs with: what it names, and the limits of its pod
+// for those that it has none of (L3.117j).
+func inherited(pod, own *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	if pod == nil {
+		return own
+	}
+	all := own
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q := own.Limits[name]; !q.IsZero() {
+			continue
+		}
+		if all == own {
+			all = own.DeepCopy()
+		}
+		overlay(&all.Limits, pod.Limits, name)
+	}
+	return all
+}
+
+// dueFor compares what a container has with what it gets, limits of the pod included.
+func dueFor(c *corev1.Container, had, gets *corev1.ResourceRequirements, before resizeDue) resizeDue {
 	d := resizeDue{Due: true, Restart: before.Restart}
 	grows := false
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		was, is := old.Limits[name], c.Resources.Limits[name]
-		wasRequest, isRequest := old.Requests[name], c.Resources.Requests[name]
+		was, is := had.Limits[name], gets.Limits[name]
+		wasRequest, isRequest := had.Requests[name], gets.Requests[name]
 		limit := is.Cmp(was)
 		if limit == 0 && isRequest.Cmp(wasRequest) == 0 {
 			continue
@@ -354,13 +375,14 @@ func (m *machine) limitsInForce(id string) bool {
 	if inst == nil || inst.Resources == nil || inst.State != ContainerRunning {
 		return true
 	}
-	want := m.s.Resize.grant(inst.Name)
-	if want == nil {
+	own := m.s.Resize.grant(inst.Name)
+	if own == nil {
 		return true
 	}
+	want := inherited(m.s.Resize.Pod, own)
 	other := func(name corev1.ResourceName, least int64) bool {
-		_, own := want.Limits[name] // without an own limit the one of the pod shows (L3.117j)
-		return own && differs(want.Limits, inst.Resources.Limits, name, least)
+		_, limited := want.Limits[name]
+		return limited && differs(want.Limits, inst.Resources.Limits, name, least)
 	}
 	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0)
 }
@@ -418,6 +440,9 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 	r.Containers, r.Pod = grantsOf(pod)
 	progress := condition(pod.Status.Conditions, corev1.PodResizeInProgress)
 	all := progress != nil && progress.ObservedGeneration == pod.Generation // the whole spec was granted
+	if !all {
+		recoverPodGrant(pod, r.Pod)
+	}
 	for _, list := range [...][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
 			s := &list[i]
@@ -431,16 +456,13 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 			if !all {
 				*g = *before.DeepCopy()
 			}
-			lay(&before.Requests, s.Resources.Requests)
 			if spec := findContainer(pod, s.Name); progress != nil && spec != nil && s.State.Running != nil {
-				now := spec.DeepCopy()
-				now.Resources = *g
-				state.memory(s.Name).Resize = dueFor(now, before, resizeDue{})
+				had := inherited(r.Pod, before).DeepCopy()
+				lay(&had.Requests, s.Resources.Requests)
+				lay(&had.Limits, s.Resources.Limits)
+				state.memory(s.Name).Resize = dueFor(spec, had, inherited(r.Pod, g), resizeDue{})
 			}
 		}
-	}
-	if !all {
-		recoverPodGrant(pod, r.Pod)
 	}
 	if progress != nil {
 		r.Granted = progress.ObservedGeneration

@@ -185,8 +185,11 @@ func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
 	w := c.mem.Waiting
 	if t := s.State.Terminated; t != nil {
 		e, ended := m.lastExit(c)
-		if !ended || c.class == ephemeral || c.class == initial && e.code == 0 && e.reason != reasonOOMKilled || !m.restarts(c, e) {
+		if !ended || c.class == ephemeral || !m.restarts(c, e) {
 			return
+		}
+		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled && (c.newest != nil || w.Reason == "") {
+			return // it is done (L4.33), unless it starts over in a new sandbox (L3.62) and can't
 		}
 		if w.Reason == "" {
 			if policyOnly := m.restarts(c, exit{code: e.code, reason: e.reason}); policyOnly {

@@ -83,7 +83,7 @@ type world struct {
 
 func newWorld(t tester) *world {
 	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, invalid: map[string]string{}, in: Input{Now: begin, Node: Node{
-		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", BootID: "boot-1", AgentStarted: begin.Add(-time.Hour)}}}
+		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", AgentStarted: begin.Add(-time.Hour)}}}
 }
 
 func (w *world) command(d *datadriven.TestData) string {
@@ -125,6 +125,9 @@ func (w *world) command(d *datadriven.TestData) string {
 		if v := arg("invalid-image"); v != "" {
 			w.invalid[v] = d.Input
 		}
+		w.images()
+	case "absent":
+		delete(w.present, arg("image"))
 		w.images()
 	case "ok":
 		for _, a := range d.CmdArgs {
@@ -225,7 +228,6 @@ func (w *world) command(d *datadriven.TestData) string {
 			}
 		}
 		w.in.Observed.Volumes.Mounted = false
-		w.in.Node.BootID = "boot-2"
 		w.crash()
 	case "status":
 		return w.yaml()
@@ -388,7 +390,7 @@ func (w *world) create(a StartContainer) *Container {
 // sized is what a container is started with.
 func (w *world) sized(name string) *corev1.ResourceRequirements {
 	if c := findContainer(w.runs, name); c != nil {
-		return c.Resources.DeepCopy()
+		return inherited(w.runs.Spec.Resources, &c.Resources).DeepCopy()
 	}
 	return nil
 }
@@ -444,7 +446,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 	case Resize:
 		for i := range obs.Containers {
 			if c := &obs.Containers[i]; c.ID == a.ContainerID && (d == nil || !d.HasArg("ignored")) {
-				c.Resources = a.Resources.DeepCopy()
+				c.Resources = inherited(w.runs.Spec.Resources, &a.Resources).DeepCopy()
 			}
 		}
 	case RemoveContainer:

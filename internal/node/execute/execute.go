@@ -292,7 +292,8 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 	sized.Resources = a.Resources
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if limit := a.Resources.Limits.Memory().Value(); limit > 0 {
+	linux := spec.ContainerResources(pod, &sized, e.cfg.Node())
+	if limit := linux.GetMemoryLimitInBytes(); limit > 0 {
 		stats, err := e.cfg.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: a.ContainerID})
 		if used := int64(stats.GetStats().GetMemory().GetUsageBytes().GetValue()); err == nil && used > limit { // L3.125
 			return &podlife.Failure{Reason: "ResizePodInPlaceError", Message: fmt.Sprintf(
@@ -300,7 +301,7 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 		}
 	}
 	_, err := e.cfg.Runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{
-		ContainerId: a.ContainerID, Linux: spec.ContainerResources(pod, &sized, e.cfg.Node()),
+		ContainerId: a.ContainerID, Linux: linux,
 	})
 	e.cfg.Observer.Refresh(pod.UID, a.ContainerID)
 	return failure("ResizePodInPlaceError", err)
