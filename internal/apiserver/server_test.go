@@ -17,6 +17,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -124,6 +125,7 @@ func TestServer(t *testing.T) {
 		"credentials":            testCredentials,
 		"generation and status":  testGenerationAndStatus,
 		"scale":                  testScale,
+		"scale's owner":          testScaleOwner,
 		"events in two groups":   testEventsInTwoGroups,
 		"server-side apply":      testServerSideApply,
 		"field ownership":        testFieldOwnership,
@@ -316,6 +318,10 @@ func testScale(t *testing.T, r *running) {
 	}
 	if d, err := c.Get(ctx, "scaled", metav1.GetOptions{}); err != nil || *d.Spec.Replicas != 4 || d.Generation != 2 {
 		t.Errorf("replicas %d, generation %d, %v", *d.Spec.Replicas, d.Generation, err)
+	}
+	stranger := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "scaled", UID: "another"}}
+	if _, err = c.UpdateScale(ctx, "scaled", stranger, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("the scale of another deployment by this name: %v", err)
 	}
 }
 

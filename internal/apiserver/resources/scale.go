@@ -2,13 +2,16 @@ package resources
 
 import (
 	"context"
+	"fmt"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // Scale says where a workload keeps its replica counts.
@@ -24,6 +27,9 @@ type scaleStorage struct {
 	store *Store
 	scale *Scale
 }
+
+// replicasPath is where a workload, and its Scale, keeps the wanted replicas.
+var replicasPath = fieldpath.MakePathOrDie("spec", "replicas")
 
 var (
 	_ rest.Patcher                  = (*scaleStorage)(nil)
@@ -59,7 +65,14 @@ func (s *scaleStorage) view(obj runtime.Object) *autoscalingv1.Scale {
 func (s *scaleStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	transform := func(ctx context.Context, _, old runtime.Object) (runtime.Object, error) {
-		before := s.view(old)
+		before, of := s.view(old), objectMeta(old)
+		// Whoever scales owns the replicas of the workload: server-side apply must see who did.
+		gv := s.store.Resource.Kind.GroupVersion()
+		owners := managedfields.NewScaleHandler(of.GetManagedFields(), gv, managedfields.ResourcePathMappings{gv.String(): replicasPath})
+		var err error
+		if before.ManagedFields, err = owners.ToSubresource(); err != nil {
+			return nil, fmt.Errorf("see who owns the replicas of %s: %w", name, err)
+		}
 		changed, err := info.UpdatedObject(ctx, before)
 		if err != nil {
 			return nil, err
@@ -76,8 +89,16 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 				return nil, err
 			}
 		}
+		if scale.UID != "" && scale.UID != of.GetUID() {
+			return nil, apierrors.NewConflict(s.store.Resource.GroupResource(), name, fmt.Errorf("UID in precondition: %s, UID in object meta: %s", scale.UID, of.GetUID()))
+		}
+		managed, err := owners.ToParent(scale.ManagedFields)
+		if err != nil {
+			return nil, fmt.Errorf("record who owns the replicas of %s: %w", name, err)
+		}
 		obj := old.DeepCopyObject()
 		s.scale.Set(obj, scale.Spec.Replicas)
+		objectMeta(obj).SetManagedFields(managed)
 		if scale.ResourceVersion != "" {
 			objectMeta(obj).SetResourceVersion(scale.ResourceVersion)
 		}
