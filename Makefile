@@ -22,7 +22,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest cross clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest helm cross clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,10 +48,10 @@ images: deps ## build the test images from Debian packages and our own programs
 run: build ## start a cluster, show the life of a pod, leave the cluster up
 	@hack/run
 
-test: build images ## everything: vet, unit tests, simulator, end to end on real containers
+test: build images ## everything: vet, unit tests, simulator, end to end on real containers, Helm
 	$(GO) vet $(PKGS)
 	$(GO) test $(TESTED)
-	$(MAKE) --no-print-directory e2e
+	$(MAKE) --no-print-directory e2e helm
 
 unit: native ## unit tests only
 	$(GO) test $(TESTED)
@@ -93,6 +93,9 @@ SEEDS ?= 10000
 HOURS ?= 1
 conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*Probes' (LIST=file of names, PROCS=4)
 	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST)))
+
+helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)
+	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob $(GO) test -v -count=1 .
 
 sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
 	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)
