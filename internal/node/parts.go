@@ -106,7 +106,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	node := func() *spec.Node { return facts }
 
 	p.volumes = volume.New(volume.Config{
-		Root: cfg.RootDir, Node: node, Objects: p.refs, Tokens: p.refs, Logger: klog.FromContext(ctx).WithName("volumes"),
+		Root: cfg.RootDir, Node: node, Objects: p.refs, Tokens: p.refs, Certificates: p.refs, Logger: klog.FromContext(ctx).WithName("volumes"),
 		Event: func(pod *corev1.Pod, eventType, reason, message string) {
 			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
 		},

@@ -363,6 +363,7 @@ func (k key) selector() string {
 		field = "spec.signerName"
 	case requests:
 		field = "spec.nodeName"
+	case configMaps, secrets, bundles:
 	}
 	return fields.OneTermEqualSelector(field, k.name).String()
 }
@@ -382,6 +383,7 @@ func (s *Store) source(k key) source {
 		return sourceOf(s.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll), only, func(l *certificatesv1.PodCertificateRequestList) []metav1.Object {
 			return pointers(l.Items)
 		})
+	case configMaps:
 	}
 	return sourceOf(s.client.CoreV1().ConfigMaps(k.namespace), only, func(l *corev1.ConfigMapList) []metav1.Object {
 		return pointers(l.Items)

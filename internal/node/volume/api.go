@@ -39,12 +39,20 @@ type Tokens interface {
 	Token(ctx context.Context, namespace, serviceAccount string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
+// Certificates asks for certificates on behalf of pods. Hold covers the requests that a pod made.
+type Certificates interface {
+	// RequestCertificate makes a request and answers its name; csr is a PKCS #10 request in DER.
+	RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection, csr []byte) (name string, err error)
+	CertificateRequest(ctx context.Context, pod *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error)
+}
+
 // Config says where and for whom a Manager works.
 type Config struct {
-	Root    string // data directory of the agent; pods live in <Root>/pods/<uid>
-	Node    func() *spec.Node
-	Objects Objects
-	Tokens  Tokens
+	Root         string // data directory of the agent; pods live in <Root>/pods/<uid>
+	Node         func() *spec.Node
+	Objects      Objects
+	Tokens       Tokens
+	Certificates Certificates
 	// Event records an event about a pod: FailedMount for each failure (L10.24).
 	// May be nil: the caller then records the error that Prepare returns.
 	Event  func(pod *corev1.Pod, eventType, reason, message string)

@@ -24,6 +24,9 @@ import (
 // namespace the controllers are only just making the root certificate's config map.
 const objectWait = 500 * time.Millisecond
 
+// certificateWait is how long it waits for a signer.
+const certificateWait = 5 * time.Second
+
 // Manager implements spec.Disk and owns everything below <root>/pods and <root>/volatile.
 // Its methods may be called from any goroutine.
 type Manager struct {
@@ -47,11 +50,12 @@ type podVolumes struct {
 	ready  atomic.Pointer[map[string]spec.Volume]
 	poke   chan struct{} // an object changed while Prepare waits for one
 
-	mu     sync.Mutex // one preparation, refresh or removal at a time; guards what follows
-	pod    *corev1.Pod
-	set    map[string]spec.Volume // what stands so far
-	tokens map[string]token
-	renew  time.Time // the first of tokens is due; zero: none. Guarded by Manager.mu
+	mu           sync.Mutex // one preparation, refresh or removal at a time; guards what follows
+	pod          *corev1.Pod
+	set          map[string]spec.Volume // what stands so far
+	tokens       map[string]token
+	certificates map[string]*certificate
+	renew        time.Time // the first of tokens and certificates is due; zero: none. Guarded by Manager.mu
 }
 
 var _ spec.Disk = (*Manager)(nil)
@@ -136,12 +140,13 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if patience == nil && allMissing(failed) {
-			timer := time.NewTimer(objectWait)
+		wait := waitFor(failed)
+		if patience == nil && wait > 0 {
+			timer := time.NewTimer(wait)
 			defer timer.Stop()
 			patience = timer.C
 		}
-		if patience == nil || !allMissing(failed) || !await(ctx, p.poke, patience) {
+		if wait == 0 || !await(ctx, p.poke, patience) {
 			return m.report(pod, failed)
 		}
 	}
@@ -158,13 +163,20 @@ func await(ctx context.Context, poke <-chan struct{}, patience <-chan time.Time)
 	}
 }
 
-func allMissing(failed []*SetUpError) bool {
+// waitFor is how long to wait for what the failed volumes lack; zero if waiting helps none.
+func waitFor(failed []*SetUpError) time.Duration {
+	var wait time.Duration
 	for _, f := range failed {
-		if !isMissing(f.Err) {
-			return false
+		switch {
+		case errors.Is(f.Err, errNotIssued):
+			wait = max(wait, certificateWait)
+		case isMissing(f.Err):
+			wait = max(wait, objectWait)
+		default:
+			return 0
 		}
 	}
-	return true
+	return wait
 }
 
 // report records each failure and joins them.
@@ -186,10 +198,11 @@ func (m *Manager) entry(pod *corev1.Pod) *podVolumes {
 	p := m.pods[pod.UID]
 	if p == nil {
 		p = &podVolumes{
-			uid:    pod.UID,
-			poke:   make(chan struct{}, 1),
-			set:    make(map[string]spec.Volume),
-			tokens: make(map[string]token),
+			uid:          pod.UID,
+			poke:         make(chan struct{}, 1),
+			set:          make(map[string]spec.Volume),
+			tokens:       make(map[string]token),
+			certificates: make(map[string]*certificate),
 		}
 		m.pods[pod.UID] = p
 	}

@@ -50,14 +50,15 @@ func (m *Manager) render(ctx context.Context, p *podVolumes, v *corev1.Volume) (
 	}
 	mode := modeOf(v.Projected.DefaultMode)
 	for i := range v.Projected.Sources {
-		if err := m.addProjection(ctx, out, p, v.Name, &v.Projected.Sources[i], mode); err != nil {
+		if err := m.addProjection(ctx, out, p, v, i, mode); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes, volume string, src *corev1.VolumeProjection, mode uint32) error {
+func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes, v *corev1.Volume, index int, mode uint32) error {
+	src := &v.Projected.Sources[index]
 	switch {
 	case src.ConfigMap != nil:
 		return m.addConfigMap(ctx, out, p.pod, src.ConfigMap.Name, src.ConfigMap.Items, src.ConfigMap.Optional, mode)
@@ -66,11 +67,11 @@ func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes,
 	case src.DownwardAPI != nil:
 		return m.addDownward(out, p.pod, src.DownwardAPI.Items, mode)
 	case src.ServiceAccountToken != nil:
-		return m.addToken(ctx, out, p, volume, src.ServiceAccountToken, mode)
+		return m.addToken(ctx, out, p, v.Name, src.ServiceAccountToken, mode)
 	case src.ClusterTrustBundle != nil:
 		return m.addTrustBundle(ctx, out, p.pod, src.ClusterTrustBundle, mode)
 	case src.PodCertificate != nil:
-		return errors.New("podCertificate projections are not supported by this node")
+		return m.addCertificate(ctx, out, p, v.Name, index, src.PodCertificate, mode)
 	}
 	return nil
 }

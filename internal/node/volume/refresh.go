@@ -91,12 +91,17 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) {
 	m.published(p)
 }
 
-// published plans the next renewal of the pod's tokens. The caller holds p.mu.
+// published plans the next renewal of the pod's tokens and certificates. The caller holds p.mu.
 func (m *Manager) published(p *podVolumes) {
 	var renew time.Time
 	for _, t := range p.tokens {
 		if renew.IsZero() || t.renew.Before(renew) {
 			renew = t.renew
+		}
+	}
+	for _, c := range p.certificates {
+		if due := c.due(); !due.IsZero() && (renew.IsZero() || due.Before(renew)) {
+			renew = due
 		}
 	}
 	if !renew.IsZero() && !time.Now().Before(renew) {

@@ -40,6 +40,7 @@ type world struct {
 	maps    map[string]*corev1.ConfigMap
 	secrets map[string]*corev1.Secret
 	bundles []*certificatesv1.ClusterTrustBundle
+	signer  signer
 	holders map[types.UID]func(types.UID)
 	events  []string
 	tokens  int
@@ -77,7 +78,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) restart() *Manager {
 	node := &spec.Node{HostIPs: []string{"192.0.2.1"}, Allocatable: corev1.ResourceList{"memory": resource.MustParse("1Gi"), "cpu": resource.MustParse("2")}}
 	return New(Config{
-		Root: w.root, Node: func() *spec.Node { return node }, Objects: w, Tokens: w, Logger: klog.Background(),
+		Root: w.root, Node: func() *spec.Node { return node }, Objects: w, Tokens: w, Certificates: w, Logger: klog.Background(),
 		Event: func(_ *corev1.Pod, _, reason, message string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
