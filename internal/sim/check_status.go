@@ -15,7 +15,7 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 		w.broken(phaseLatched, name, "%s after %s", st.Phase, old.Phase)
 	}
 	if ended(st.Phase) {
-		w.checkEnded(own, in, st)
+		w.checkEnded(own, st)
 		if !ended(old.Phase) {
 			w.checkEnds(own, in, st)
 		}
@@ -53,7 +53,7 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 }
 
 // checkEnded checks a terminal status.
-func (w *world) checkEnded(own *owner, in podlife.Input, st *corev1.PodStatus) {
+func (w *world) checkEnded(own *owner, st *corev1.PodStatus) {
 	name := own.pod.Name
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		if c := condition(st, t); c != nil && c.Status == corev1.ConditionTrue {
