@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -16,7 +17,7 @@ import (
 func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, rbacv1.AddToScheme, Register} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, rbacv1.AddToScheme, certificatesv1.AddToScheme, Register} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -32,6 +33,9 @@ func TestDefaults(t *testing.T) {
 		obj      runtime.Object
 		in, want string
 	}{
+		{"a pod certificate lives a day", &certificatesv1.PodCertificateRequest{}, `
+spec: {signerName: example.com/s}`, `
+spec: {signerName: example.com/s, maxExpirationSeconds: 86400}`},
 		{"L1.8–L1.11, L1.15, L1.16: bare pod", &corev1.Pod{}, `
 spec:
   containers: [{name: c, image: nginx}]`, `

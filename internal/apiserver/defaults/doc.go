@@ -7,6 +7,7 @@ package defaults
 
 import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -45,6 +46,7 @@ func Register(s *runtime.Scheme) error {
 	add(s, csiDriver)
 	add(s, func(o *autoscalingv1.HorizontalPodAutoscaler) { orNew(&o.Spec.MinReplicas, 1) })
 	add(s, horizontalPodAutoscaler)
+	add(s, func(o *certificatesv1.PodCertificateRequest) { orNew(&o.Spec.MaxExpirationSeconds, 24*60*60) })
 	add(s, func(o *resourcev1.ResourceClaim) { deviceRequests(o.Spec.Devices.Requests) })
 	add(s, func(o *resourcev1.ResourceClaimTemplate) { deviceRequests(o.Spec.Spec.Devices.Requests) })
 	return nil
