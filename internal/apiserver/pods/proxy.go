@@ -130,8 +130,12 @@ func proxyable(ip string) error {
 	return nil
 }
 
-// joinPath keeps a trailing slash, which means something to many servers.
+// joinPath keeps a trailing slash, which means something to many servers. Without a path nothing is added: a browser is
+// then sent to the address with a slash, so that relative links work.
 func joinPath(p string) string {
+	if p == "" {
+		return ""
+	}
 	out := path.Join("/", p)
 	if strings.HasSuffix(p, "/") && out != "/" {
 		out += "/"
