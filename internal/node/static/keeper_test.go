@@ -193,18 +193,14 @@ func TestRestartTakesTheStatusOfTheMirror(t *testing.T) {
 		mirror.UID, mirror.Status.Phase = "m9", corev1.PodRunning
 		orphan := mirrorOf(staticPod("old", "h0"), &corev1.Node{})
 		orphan.UID = "m8"
-		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
-		w.expect(t) // waits for the API server …
-		w.Mirrors([]*corev1.Pod{mirror, orphan})
-		w.expect(t, "start h1 Running", "delete old uid m8 grace 0")
-
-		w.GoneMirror(orphan)
-		w.expect(t, "forget m8")
 		ended := mirrorOf(staticPod("ended", "h2"), &corev1.Node{})
 		ended.UID, ended.Status.Phase = "m7", corev1.PodFailed // by a shutdown of the node
-		w.SeenMirror(ended)
 		w.Wanted([]*corev1.Pod{staticPod("web", "h1"), staticPod("ended", "h2")})
-		w.expect(t, "start h2 Pending")
+		w.expect(t) // waits for the API server …
+		w.Mirrors([]*corev1.Pod{mirror, orphan, ended})
+		w.expect(t, "start h1 Running", "start h2 Pending", "delete old uid m8 grace 0")
+		w.GoneMirror(orphan)
+		w.expect(t, "forget m8")
 	})
 }
 
