@@ -14,6 +14,7 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	restclient "k8s.io/client-go/rest"
@@ -65,12 +66,17 @@ func (s *Server) build() error {
 		return err
 	}
 	s.rbac = auth.NewRBAC(auth.Builtin())
+	s.reader = admission.NewReader(s.storageOf)
+	s.nodes = auth.NewNode(s.reader)
+	if s.authorizer, err = union.New(union.NamedAuthorizer{AuthorizerName: "node", Authorizer: s.nodes}, union.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: s.rbac}); err != nil {
+		return fmt.Errorf("put the authorizers in order: %w", err)
+	}
 	return nil
 }
 
 // install makes the generic server, the storages and the routes.
 func (s *Server) install() error {
-	reader := admission.NewReader(s.storageOf)
+	reader := s.reader
 	issuer, err := tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader})
 	if err != nil {
 		return err
@@ -96,9 +102,8 @@ func (s *Server) install() error {
 		s.bearers = tokenunion.NewFailOnError(s.bearers, s.structured)
 	}
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, s.bearers, s.structured)
-	c.Authorization.Authorizer = s.rbac
-	s.reader = reader
-	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.rbac})
+	c.Authorization.Authorizer = s.authorizer
+	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.authorizer})
 	if err != nil {
 		return err
 	}
@@ -128,6 +133,7 @@ func (s *Server) install() error {
 	s.generic.PrepareRun() // installs the health endpoints
 	s.handler = s.generic.Handler
 	s.rbac.SetSources(func(gr schema.GroupResource) auth.Source { return s.stores[gr] })
+	s.nodes.SetPods(s.stores[podsResource])
 	return nil
 }
 
@@ -179,7 +185,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 		return nil, err
 	}
 	put(apiextensionsv1.SchemeGroupVersion, definitions)
-	for gv, paths := range auth.Reviews(s.rbac, s.generic.Authorizer, s.bearers) {
+	for gv, paths := range auth.Reviews(union.NewRuleResolvers(s.nodes, s.rbac), s.generic.Authorizer, s.bearers) {
 		put(gv, paths)
 	}
 	return out, nil
@@ -196,8 +202,8 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, resources.Storage()...)
 	out = append(out, resources.Autoscaling()...)
 	out = append(out, resources.Migration()...)
-	out = append(out, resources.Certificates(s.rbac)...)
-	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.rbac, Namespace: s.namespace})...)
+	out = append(out, resources.Certificates(s.authorizer)...)
+	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
 	out = append(out, s.extensionKinds()...)
 	out = append(out, flow.Resources(func() { s.ext.flow.Deleted() })...)
 	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))

@@ -58,7 +58,7 @@ func admissionregistrationResource(r string) schema.GroupResource {
 // all mutating ones run a second time when a webhook asks for it.
 func (s *Server) chainAdmission(c *genericapiserver.Config, builtin admission.Interface, reader carobadmission.Reader) {
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
-	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.rbac, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion})
+	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion})
 	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.NewQuota(reader, s.storageOf, s.stopped))}
 }
 
@@ -162,7 +162,7 @@ func (s *Server) mayReadParams(ctx context.Context, kind schema.GroupVersionKind
 			a.Resource = r
 		}
 	}
-	switch d, _, err := s.rbac.Authorize(ctx, a); {
+	switch d, _, err := s.authorizer.Authorize(ctx, a); {
 	case err != nil:
 		return err
 	case d != authorizer.DecisionAllow:

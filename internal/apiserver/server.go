@@ -20,6 +20,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
@@ -52,6 +53,9 @@ type Server struct {
 	rbac      *auth.RBAC
 	reader    admission.Reader
 	auditor   *audit.Auditor
+	nodes     *auth.Node
+	// authorizer asks nodes, then rbac.
+	authorizer authorizer.Authorizer
 	// structured is whom the user's configuration believes; nil without one.
 	structured *auth.Structured
 	// bearers tells whose a token is.
@@ -196,6 +200,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer parts.wait()
 	defer cancel(nil)
 	parts.run(s.rbac.Run)
+	parts.run(s.nodes.Run)
 	parts.run(s.auditor.Run)
 	parts.run(s.structured.Run)
 	parts.run(s.ext.plugins.Run)

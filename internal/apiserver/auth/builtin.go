@@ -6,10 +6,8 @@ import (
 )
 
 // Builtin returns the policy every cluster starts with: the roles and bindings of
-// Kubernetes 1.37. It differs in these points: system:node is bound to the group
-// system:nodes, because nodes are authorized by RBAC here, and it holds the rights on
-// resource slices that upstream's node authorizer gives beside the role; what only
-// alpha kinds need (pod groups) is left out.
+// Kubernetes 1.37, but for what only alpha kinds need (pod groups). The role
+// system:node is bound to nobody: Node authorizes nodes.
 func Builtin() Policy {
 	p := Policy{
 		ClusterRoles: append([]*rbacv1.ClusterRole{
@@ -61,7 +59,7 @@ func Builtin() Policy {
 			bindCluster("system:kube-dns", "system:kube-dns", account("kube-system", "kube-dns")),
 			bindCluster("system:kube-scheduler", "system:kube-scheduler", userSubject(user.KubeScheduler)),
 			bindCluster("system:volume-scheduler", "system:volume-scheduler", userSubject(user.KubeScheduler)),
-			bindCluster("system:node", "system:node", groupSubject(user.NodesGroup)),
+			bindCluster("system:node", "system:node"), // bound to nobody: the node authorizer serves nodes
 			bindCluster("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", groupSubject("system:serviceaccounts")),
 			bindCluster("system:cluster-trust-bundle-discovery", "system:cluster-trust-bundle-discovery", groupSubject("system:serviceaccounts")),
 		}, controllerBindings()...),
@@ -173,7 +171,7 @@ func nodeRules() []rbacv1.PolicyRule {
 		rule("create "+read, "certificates.k8s.io", "podcertificaterequests"),
 		rule(read, "node.k8s.io", "runtimeclasses"),
 		rule("get", "resource.k8s.io", "resourceclaims"),
-		rule("create delete deletecollection get list patch update watch", "resource.k8s.io", "resourceslices"),
+		rule("deletecollection", "resource.k8s.io", "resourceslices"),
 		rule(read, "certificates.k8s.io", "clustertrustbundles"),
 		rule("get", "core", "serviceaccounts"),
 	}

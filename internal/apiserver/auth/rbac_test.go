@@ -52,10 +52,7 @@ func TestBuiltinPolicy(t *testing.T) {
 		{group(user.KubeScheduler), "patch", "core/pods/status", "default/p", true},
 		{group(user.KubeScheduler), "update", "core/pods", "default/p", false},
 		{group(user.KubeScheduler), "get", "core/secrets", "default/s", false},
-		{group("system:node:n", user.NodesGroup), "patch", "core/pods/status", "default/p", true},
-		{group("system:node:n", user.NodesGroup), "patch", "core/nodes/status", "/n", true},
-		{group("system:node:n", user.NodesGroup), "update", "coordination.k8s.io/leases", "kube-node-lease/n", true},
-		{group("system:node:n", user.NodesGroup), "create", "core/serviceaccounts/token", "default/d", true},
+		{group("system:node:n", user.NodesGroup), "get", "core/secrets", "default/s", false}, // the node authorizer's
 		{group("system:node:n", user.NodesGroup), "create", "apps/deployments", "default/d", false},
 		{controller("namespace-controller"), "deletecollection", "apps/deployments", "x/", true},
 		{controller("namespace-controller"), "update", "core/namespaces/finalize", "/x", true},

@@ -1,0 +1,417 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"carob/internal/core/nodegraph"
+)
+
+// Node authorizes the agents of nodes: one may read what the pods bound to its
+// node refer to, and write what is its own (with NodeRestriction, which sees the
+// objects). It follows the pods by one watch. An object that no pod known so far
+// leads to is looked for in the stores before the answer is no: an agent that
+// just saw its pod must not be refused because the watch here is behind its own.
+type Node struct {
+	objects Objects
+	static  []rbacv1.PolicyRule
+	pods    Source
+
+	mu    sync.RWMutex
+	graph *nodegraph.Graph
+}
+
+// Objects reads the stores; the answer is at least as new as what any watch has
+// delivered. The objects are shared and must not be changed.
+type Objects interface {
+	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
+	// List calls fn for each object of a namespace ("" for all) until it returns false.
+	List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error
+}
+
+var (
+	_ authorizer.Authorizer   = (*Node)(nil)
+	_ authorizer.RuleResolver = (*Node)(nil)
+)
+
+// NewNode returns an authorizer that looks everything up. With SetPods and Run it
+// knows the pods.
+func NewNode(objects Objects) *Node {
+	return &Node{objects: objects, static: nodeRules(), graph: nodegraph.New()}
+}
+
+// SetPods names the store of the pods, before Run.
+func (n *Node) SetPods(src Source) { n.pods = src }
+
+// Run follows the pods until ctx ends.
+func (n *Node) Run(ctx context.Context) {
+	follow(ctx, n.pods, func(objs map[string]runtime.Object) {
+		g := nodegraph.New()
+		for _, o := range objs {
+			g.Set(o.(*corev1.Pod))
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.graph = g
+	}, func(k string, obj runtime.Object) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if obj == nil {
+			namespace, name, _ := strings.Cut(k, "/")
+			n.graph.Remove(namespace, name)
+			return
+		}
+		n.graph.Set(obj.(*corev1.Pod))
+	})
+}
+
+// nodeName returns the node whose agent u is ("" if it doesn't say which).
+func nodeName(u user.Info) (string, bool) {
+	if u == nil {
+		return "", false
+	}
+	name, ok := strings.CutPrefix(u.GetName(), "system:node:")
+	return name, ok && slices.Contains(u.GetGroups(), user.NodesGroup)
+}
+
+// Authorize implements authorizer.Authorizer. It never denies: what it doesn't
+// allow may be granted by a role.
+func (n *Node) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	node, ok := nodeName(a.GetUser())
+	if !ok {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	if node == "" {
+		return authorizer.DecisionNoOpinion, fmt.Sprintf("unknown node for user %q", a.GetUser().GetName()), nil
+	}
+	refused, err := n.decide(ctx, node, a)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return authorizer.DecisionNoOpinion, "could not look up what the node may read", err
+	case err != nil:
+		refused = noRelation(node)
+	case refused == "":
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, refused, nil
+}
+
+// The resources that a node gets in part; others follow nodeRules.
+var (
+	podResource        = corev1.Resource("pods")
+	volumeResource     = corev1.Resource("persistentvolumes")
+	sliceResource      = resourcev1.Resource("resourceslices")
+	attachmentResource = storagev1.Resource("volumeattachments")
+	podCertResource    = certificatesv1.Resource("podcertificaterequests")
+)
+
+// decide returns why the request is refused, "" if it is allowed. NotFound is a
+// refusal, too.
+func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	if a.IsResourceRequest() {
+		switch gr := (schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}); gr {
+		case corev1.Resource("secrets"):
+			return n.read(ctx, node, nodegraph.Secret, a, "get", "list", "watch")
+		case corev1.Resource("configmaps"):
+			return n.read(ctx, node, nodegraph.ConfigMap, a, "get", "list", "watch")
+		case corev1.Resource("persistentvolumeclaims"):
+			if a.GetSubresource() == "status" {
+				return n.use(ctx, node, nodegraph.VolumeClaim, a, "status", "update", "patch")
+			}
+			return n.read(ctx, node, nodegraph.VolumeClaim, a, "get")
+		case resourcev1.Resource("resourceclaims"):
+			return n.read(ctx, node, nodegraph.ResourceClaim, a, "get")
+		case corev1.Resource("serviceaccounts"):
+			if a.GetSubresource() == "token" {
+				return n.use(ctx, node, nodegraph.ServiceAccount, a, "token", "create")
+			}
+			return n.read(ctx, node, nodegraph.ServiceAccount, a, "get")
+		case volumeResource:
+			return n.own(ctx, node, a, n.leadsToVolume, "get")
+		case attachmentResource:
+			return n.own(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }), "get")
+		case podCertResource:
+			return n.podCertificate(ctx, node, a)
+		case sliceResource:
+			return n.slice(ctx, node, a)
+		case podResource:
+			return n.pod(ctx, node, a)
+		case corev1.Resource("nodes"):
+			return nodeObject(node, a), nil
+		case coordinationv1.Resource("leases"):
+			if a.GetNamespace() != corev1.NamespaceNodeLease {
+				return fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease), nil
+			}
+			return named(node, a, "", "get", "update", "patch", "delete"), nil
+		case storagev1.Resource("csinodes"):
+			if a.GetSubresource() == "status" {
+				return named(node, a, "status", "get", "update", "patch"), nil
+			}
+			return named(node, a, "", "get", "update", "patch", "delete"), nil
+		}
+	}
+	if slices.ContainsFunc(n.static, func(r rbacv1.PolicyRule) bool { return allows(&r, a) }) {
+		return "", nil
+	}
+	return "not a right of nodes", nil
+}
+
+func noRelation(node string) string {
+	return fmt.Sprintf("no relationship found between node '%s' and this object", node)
+}
+
+func notAmong(a authorizer.Attributes, sub string, verbs []string) string {
+	switch {
+	case a.GetSubresource() != sub:
+		return fmt.Sprintf("nodes may not use subresource %q of %s", a.GetSubresource(), a.GetResource())
+	case !slices.Contains(verbs, a.GetVerb()):
+		return fmt.Sprintf("nodes can only %s these objects", strings.Join(verbs, ", "))
+	}
+	return ""
+}
+
+// read allows verbs on one object that a pod of the node refers to. A list or
+// watch has a name if its field selector is metadata.name.
+func (n *Node) read(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes, verbs ...string) (string, error) {
+	return n.use(ctx, node, kind, a, "", verbs...)
+}
+
+func (n *Node) use(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes, sub string, verbs ...string) (string, error) {
+	if refused := notAmong(a, sub, verbs); refused != "" {
+		return refused, nil
+	}
+	if a.GetName() == "" || a.GetNamespace() == "" {
+		return "nodes can only access single objects in a namespace", nil
+	}
+	r := nodegraph.Ref{Kind: kind, Namespace: a.GetNamespace(), Name: a.GetName()}
+	ok, err := n.leads(ctx, node, r)
+	if err == nil && !ok && kind == nodegraph.Secret {
+		ok, err = n.leadsByVolume(ctx, node, r)
+	}
+	return unless(ok, node), err
+}
+
+func unless(ok bool, node string) string {
+	if ok {
+		return ""
+	}
+	return noRelation(node)
+}
+
+// leads asks the graph and then the store. Whoever deals with pods has made the
+// graph know them by then; the store is for what came a moment ago.
+func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, error) {
+	n.mu.RLock()
+	ok := n.graph.Leads(node, r)
+	n.mu.RUnlock()
+	if ok {
+		return true, nil
+	}
+	err := n.objects.List(ctx, podResource, r.Namespace, func(o runtime.Object) bool {
+		p, isPod := o.(*corev1.Pod)
+		ok = isPod && p.Spec.NodeName == node && slices.Contains(nodegraph.Refs(p), r)
+		return !ok
+	})
+	return ok, err
+}
+
+// leadsByVolume reports whether a volume, whose claim a pod of the node uses, needs the secret.
+func (n *Node) leadsByVolume(ctx context.Context, node string, secret nodegraph.Ref) (bool, error) {
+	var claims []nodegraph.Ref
+	if err := n.objects.List(ctx, volumeResource, "", func(o runtime.Object) bool {
+		if pv, ok := o.(*corev1.PersistentVolume); ok && slices.Contains(nodegraph.VolumeSecrets(pv), secret) {
+			if claim, bound := nodegraph.VolumeClaimOf(pv); bound {
+				claims = append(claims, claim)
+			}
+		}
+		return true
+	}); err != nil {
+		return false, err
+	}
+	for _, c := range claims {
+		if ok, err := n.leads(ctx, node, c); ok || err != nil {
+			return ok, err
+		}
+	}
+	return false, nil
+}
+
+func (n *Node) leadsToVolume(ctx context.Context, node string, o runtime.Object) (bool, error) {
+	pv, ok := o.(*corev1.PersistentVolume)
+	if !ok {
+		return false, nil
+	}
+	claim, bound := nodegraph.VolumeClaimOf(pv)
+	if !bound {
+		return false, nil
+	}
+	return n.leads(ctx, node, claim)
+}
+
+// relation reports whether a stored object belongs to the node.
+type relation func(ctx context.Context, node string, o runtime.Object) (bool, error)
+
+// isOf is the relation of an object that names its node.
+func isOf[T runtime.Object](name func(T) string) relation {
+	return func(_ context.Context, node string, o runtime.Object) (bool, error) {
+		t, ok := o.(T)
+		return ok && name(t) == node, nil
+	}
+}
+
+// own allows verbs on one object by what is stored of it.
+func (n *Node) own(ctx context.Context, node string, a authorizer.Attributes, belongs relation, verbs ...string) (string, error) {
+	if refused := notAmong(a, "", verbs); refused != "" {
+		return refused, nil
+	}
+	if a.GetName() == "" {
+		return "nodes can only access single objects of this type", nil
+	}
+	o, err := n.objects.Get(ctx, schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}, a.GetNamespace(), a.GetName())
+	if err != nil {
+		return "", err
+	}
+	ok, err := belongs(ctx, node, o)
+	return unless(ok, node), err
+}
+
+// selects reports whether the request is limited to objects whose field is the node.
+func selects(a authorizer.Attributes, field, node string) bool {
+	reqs, err := a.GetFieldSelector()
+	if err != nil {
+		return false
+	}
+	for _, r := range reqs {
+		if r.Field == field && r.Operator == selection.Equals && r.Value == node {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Node) pod(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	verb := a.GetVerb()
+	switch a.GetSubresource() {
+	case "":
+		switch verb {
+		case "create", "delete": // of mirror pods, and of pods that are gone: NodeRestriction looks
+			return "", nil
+		case "list", "watch":
+			if selects(a, "spec.nodeName", node) {
+				return "", nil
+			}
+			if a.GetName() == "" {
+				return "can only list/watch pods with spec.nodeName field selector", nil
+			}
+		}
+		return n.own(ctx, node, a, isOf(func(p *corev1.Pod) string { return p.Spec.NodeName }), "get", "list", "watch")
+	case "status":
+		return notAmong(a, "status", []string{"update", "patch"}), nil
+	case "eviction":
+		return notAmong(a, "eviction", []string{"create"}), nil
+	}
+	return notAmong(a, "", nil), nil
+}
+
+func (n *Node) slice(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	switch a.GetVerb() {
+	case "create":
+		return notAmong(a, "", []string{"create"}), nil
+	case "list", "watch", "deletecollection":
+		if a.GetSubresource() == "" && selects(a, resourcev1.ResourceSliceSelectorNodeName, node) {
+			return "", nil
+		}
+		return "can only list/watch/deletecollection resourceslices with nodeName field selector", nil
+	}
+	return n.own(ctx, node, a, isOf(func(s *resourcev1.ResourceSlice) string {
+		if s.Spec.NodeName == nil {
+			return ""
+		}
+		return *s.Spec.NodeName
+	}), "get", "update", "patch", "delete")
+}
+
+func (n *Node) podCertificate(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	switch a.GetVerb() {
+	case "create":
+		return notAmong(a, "", []string{"create"}), nil
+	case "list", "watch":
+		if a.GetSubresource() == "" && selects(a, "spec.nodeName", node) {
+			return "", nil
+		}
+		return "can only list/watch podcertificaterequests with nodeName field selector", nil
+	}
+	return n.own(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }), "get")
+}
+
+// nodeObject: a node reads its own Node, which need not exist yet. Whose Node is
+// written is for NodeRestriction.
+func nodeObject(node string, a authorizer.Attributes) string {
+	switch a.GetSubresource() {
+	case "":
+		switch a.GetVerb() {
+		case "create", "update", "patch":
+			return ""
+		}
+		if refused := notAmong(a, "", []string{"create", "update", "patch", "get", "list", "watch"}); refused != "" {
+			return refused
+		}
+		if a.GetName() != node {
+			return fmt.Sprintf("node '%s' can only read its own Node object", node)
+		}
+		return ""
+	case "status":
+		return notAmong(a, "status", []string{"update", "patch"})
+	}
+	return notAmong(a, "", nil)
+}
+
+// named allows verbs on the object with the name of the node, and its creation:
+// what is created has no name yet here, NodeRestriction looks at it.
+func named(node string, a authorizer.Attributes, sub string, verbs ...string) string {
+	if sub == "" && a.GetSubresource() == "" && a.GetVerb() == "create" {
+		return ""
+	}
+	if refused := notAmong(a, sub, verbs); refused != "" {
+		return refused
+	}
+	if a.GetName() != node {
+		return fmt.Sprintf("can only access %s with the same name as the requesting node", a.GetResource())
+	}
+	return ""
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer; nodes have no conditions.
+func (n *Node) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(n.Authorize(ctx, a))
+}
+
+// EvaluateConditions implements authorizer.Authorizer.
+func (n *Node) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+// RulesFor implements authorizer.RuleResolver: what a node may is not a list of rules.
+func (n *Node) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if _, ok := nodeName(u); ok {
+		return nil, nil, true, errors.New("node authorizer does not support user rule resolution")
+	}
+	return nil, nil, false, nil
+}
