@@ -142,6 +142,7 @@ func TestServer(t *testing.T) {
 		"node proxy needs right": testNodeProxyDenied,
 		"health":                 testHealth,
 		"metrics":                testMetrics,
+		"node rights":            testNodeRights,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}
@@ -211,7 +212,7 @@ func testRemoteCertificate(t *testing.T, r *running) {
 		t.Errorf("admin: %v", err)
 	}
 	node := r.remote(t, r.pki.NodeClient)
-	if _, err := node.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
+	if _, err := node.CoreV1().Services("").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("node: %v", err)
 	}
 	if _, err := node.AppsV1().Deployments("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {

@@ -15,11 +15,14 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"carob/internal/core/nodegraph"
 )
@@ -28,7 +31,7 @@ import (
 // node refer to, and write what is its own (with NodeRestriction, which sees the
 // objects). It follows the pods by one watch. An object that no pod known so far
 // leads to is looked for in the stores before the answer is no: an agent that
-// just saw its pod must not be refused because the watch here is behind its own.
+// just saw its pod must not be refused because the watch here is behind.
 type Node struct {
 	objects Objects
 	static  []rbacv1.PolicyRule
@@ -38,8 +41,8 @@ type Node struct {
 	graph *nodegraph.Graph
 }
 
-// Objects reads the stores; the answer is at least as new as what any watch has
-// delivered. The objects are shared and must not be changed.
+// Objects reads the stores by their watch caches. The objects are shared and must
+// not be changed.
 type Objects interface {
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
 	// List calls fn for each object of a namespace ("" for all) until it returns false.
@@ -215,8 +218,9 @@ func unless(ok bool, node string) string {
 	return noRelation(node)
 }
 
-// leads asks the graph and then the store. Whoever deals with pods has made the
-// graph know them by then; the store is for what came a moment ago.
+// leads asks the graph, then the watch cache, and before it says no, what is stored
+// at this moment: whoever saw a pod by a watch or a read is never refused for being
+// early. Only a refusal costs that read.
 func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, error) {
 	n.mu.RLock()
 	ok := n.graph.Leads(node, r)
@@ -224,10 +228,24 @@ func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, e
 	if ok {
 		return true, nil
 	}
-	err := n.objects.List(ctx, podResource, r.Namespace, func(o runtime.Object) bool {
+	look := func(o runtime.Object) bool {
 		p, isPod := o.(*corev1.Pod)
 		ok = isPod && p.Spec.NodeName == node && slices.Contains(nodegraph.Refs(p), r)
 		return !ok
+	}
+	if err := n.objects.List(ctx, podResource, r.Namespace, look); ok || err != nil || n.pods == nil {
+		return ok, err
+	}
+	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Resource: podResource.Resource, Namespace: r.Namespace})
+	list, err := n.pods.List(apirequest.WithNamespace(ctx, r.Namespace), &internalversion.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("list the pods of %s: %w", r.Namespace, err)
+	}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		if !ok {
+			look(o)
+		}
+		return nil
 	})
 	return ok, err
 }

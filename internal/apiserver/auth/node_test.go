@@ -238,7 +238,8 @@ func TestNodeFollowsPods(t *testing.T) {
 		f := &fakeObjects{}
 		n := NewNode(f)
 		w := watch.NewFake()
-		n.SetPods(watched{list: &corev1.PodList{Items: []corev1.Pod{*podOn("n1", "first", withSecret("first"))}}, w: w})
+		stored := &corev1.PodList{Items: []corev1.Pod{*podOn("n1", "first", withSecret("first"))}}
+		n.SetPods(watched{list: stored, w: w})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); n.Run(ctx) }()
@@ -258,8 +259,11 @@ func TestNodeFollowsPods(t *testing.T) {
 		may("first", true, 0)
 		may("second", false, 2) // pods, then volumes
 		second := podOn("n1", "second", withSecret("second"))
+		stored.Items = append(stored.Items, *second)
+		may("second", true, 1) // the storage is ahead of the cache
+		stored.Items = nil
 		f.put("pods", second)
-		may("second", true, 1) // the store is ahead of the watch
+		may("second", true, 1) // the cache is ahead of the watch
 		w.Add(second)
 		synctest.Wait()
 		may("second", true, 0)
