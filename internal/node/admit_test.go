@@ -144,6 +144,7 @@ func TestGateCounts(t *testing.T) {
 			t.Errorf("AppArmor, %s: %q, want %q", phase, got, want)
 		}
 	}
+	a.Annotations = nil
 	down = true
 	if r := g.admit(a, nil).Rejection; r == nil || r.Reason != "NodeShutdown" || r.Message != "Pod was rejected as the node is shutting down." { // L3.35
 		t.Errorf("on a node that goes down: %+v", r)
