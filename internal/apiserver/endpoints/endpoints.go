@@ -1,5 +1,5 @@
 // Package endpoints finds who stands behind a Service, for calls that the API
-// server itself makes: webhooks and aggregated API servers. It dials the pods'
+// server itself makes: webhooks, aggregated API servers and services/proxy. It dials the pods'
 // addresses and needs no service data plane. The callers drive it; it reads the
 // watch caches and keeps nothing but a counter.
 package endpoints
@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -60,14 +61,76 @@ func (r *Resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL
 	if len(found) == 0 {
 		return nil, fmt.Errorf("no endpoints available for service %q", name)
 	}
-	slices.SortFunc(found, func(a, b target) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
-	t := found[int(r.next.Add(1))%len(found)]
+	t := r.take(found)
 	return location(t.host, t.port), nil
+}
+
+// ResolvePod returns host:port of a ready pod behind a Service; port is the number
+// or the name of a port of the Service, "" for the one without a name. Endpoints
+// that are not pods of the namespace are left out: whoever may write endpoints must
+// not get the server to call any address.
+func (r *Resolver) ResolvePod(ctx context.Context, namespace, name, port string) (string, error) {
+	obj, err := r.Reader.Get(ctx, corev1.Resource("services"), namespace, name)
+	if err != nil {
+		return "", err
+	}
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return "", fmt.Errorf("%T is not a service", obj)
+	}
+	number, numeric := 0, false
+	if n, err := strconv.Atoi(port); err == nil {
+		number, numeric = n, true
+	}
+	i := slices.IndexFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
+		return numeric && int(p.Port) == number || !numeric && p.Name == port
+	})
+	if i < 0 {
+		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, name))
+	}
+	found, err := r.find(ctx, svc, &svc.Spec.Ports[i])
+	if err != nil {
+		return "", err
+	}
+	found = slices.DeleteFunc(found, func(t target) bool { return !r.isPod(ctx, namespace, t) })
+	if len(found) == 0 {
+		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+	}
+	t := r.take(found)
+	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))), nil
+}
+
+// isPod reports whether a target is the address of the pod it says it is.
+func (r *Resolver) isPod(ctx context.Context, namespace string, t target) bool {
+	if t.pod == "" {
+		return false
+	}
+	obj, err := r.Reader.Get(ctx, corev1.Resource("pods"), namespace, t.pod)
+	if err != nil {
+		return false
+	}
+	p, ok := obj.(*corev1.Pod)
+	return ok && (p.Status.PodIP == t.host || slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == t.host }))
+}
+
+// take returns one of the targets, in turns; there is at least one.
+func (r *Resolver) take(found []target) target {
+	slices.SortFunc(found, func(a, b target) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
+	return found[int(r.next.Add(1)%uint32(len(found)))] //nolint:gosec // few
 }
 
 type target struct {
 	host string
 	port int32
+	pod  string // the pod it is said to be; "" for none
+}
+
+// podName is the pod of a namespace that an endpoint refers to.
+func podName(ref *corev1.ObjectReference, namespace string) string {
+	if ref == nil || ref.Kind != "Pod" || ref.Namespace != "" && ref.Namespace != namespace {
+		return ""
+	}
+	return ref.Name
 }
 
 func location(host string, port int32) *url.URL {
@@ -101,7 +164,7 @@ func (r *Resolver) find(ctx context.Context, svc *corev1.Service, port *corev1.S
 	err = r.Reader.List(ctx, corev1.Resource("pods"), svc.Namespace, func(o runtime.Object) bool {
 		if p, ok := o.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) && (ready(p) || svc.Spec.PublishNotReadyAddresses) {
 			if n := podPort(p, port); n > 0 && p.Status.PodIP != "" {
-				found = append(found, target{p.Status.PodIP, n})
+				found = append(found, target{p.Status.PodIP, n, p.Name})
 			}
 		}
 		return true
@@ -119,7 +182,7 @@ func fromSlice(s *discoveryv1.EndpointSlice, port *corev1.ServicePort) []target 
 	var out []target
 	for _, e := range s.Endpoints {
 		if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
-			out = append(out, target{e.Addresses[0], *s.Ports[i].Port})
+			out = append(out, target{e.Addresses[0], *s.Ports[i].Port, podName(e.TargetRef, s.Namespace)})
 		}
 	}
 	return out
@@ -133,7 +196,7 @@ func fromEndpoints(e *corev1.Endpoints, port *corev1.ServicePort) []target {
 				continue
 			}
 			for _, a := range s.Addresses {
-				out = append(out, target{a.IP, p.Port})
+				out = append(out, target{a.IP, p.Port, podName(a.TargetRef, e.Namespace)})
 			}
 		}
 	}

@@ -105,3 +105,42 @@ func TestTurns(t *testing.T) {
 		t.Errorf("turns: %v", seen)
 	}
 }
+
+func TestResolvePod(t *testing.T) {
+	svc := service(corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Name: "tls", Port: 443, TargetPort: intstr.FromString("https")}}, Selector: map[string]string{"app": "s"}})
+	as := func(kind, namespace, name string) *discoveryv1.EndpointSlice {
+		s := slice(true, "10.0.0.1")
+		s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name}
+		return s
+	}
+	legacy := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "n"}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1", TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "n", Name: "a"}}, {IP: "192.0.2.1"}},
+		Ports:     []corev1.EndpointPort{{Port: 7000}}}}}
+	pods := []runtime.Object{pod("a", "10.0.0.1", "True")}
+	for name, c := range map[string]struct {
+		objects objects
+		port    string
+		want    string // "" for an error
+	}{
+		"selector, the port without a name":   {objects{"pods": pods}, "", "10.0.0.1:80"},
+		"by number":                           {objects{"pods": pods}, "443", "10.0.0.1:8443"},
+		"by name":                             {objects{"pods": pods}, "tls", "10.0.0.1:8443"},
+		"no such port":                        {objects{"pods": pods}, "81", ""},
+		"slice of the pod":                    {objects{"pods": pods, "endpointslices": {as("Pod", "n", "a")}}, "80", "10.0.0.1:9443"},
+		"slice of an address":                 {objects{"pods": pods, "endpointslices": {slice(true, "10.0.0.1")}}, "80", ""},
+		"slice that lies about the pod":       {objects{"pods": {pod("a", "10.0.0.2", "True")}, "endpointslices": {as("Pod", "n", "a")}}, "80", ""},
+		"slice of another namespace's pod":    {objects{"pods": pods, "endpointslices": {as("Pod", "m", "a")}}, "80", ""},
+		"slice of no pod":                     {objects{"pods": pods, "endpointslices": {as("Node", "n", "a")}}, "80", ""},
+		"endpoints, of which one is no pod":   {objects{"pods": pods, "endpoints": {legacy}}, "80", "10.0.0.1:7000"},
+		"endpoints don't have the named port": {objects{"pods": pods, "endpoints": {legacy}}, "tls", ""},
+	} {
+		c.objects["services"] = []runtime.Object{svc}
+		got, err := (&Resolver{Reader: c.objects}).ResolvePod(t.Context(), "n", "s", c.port)
+		if got != c.want || (err == nil) != (c.want != "") || err != nil && !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := (&Resolver{Reader: objects{}}).ResolvePod(t.Context(), "n", "s", ""); !apierrors.IsNotFound(err) {
+		t.Errorf("no service: %v", err)
+	}
+}

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/apiserver/admission"
+	"carob/internal/apiserver/endpoints"
 )
 
 // Config is what the pod storages need from their surroundings.
@@ -57,7 +58,7 @@ type NodeAgents struct {
 type Storage struct {
 	// Pods is the main resource.
 	Pods *Store
-	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), and "nodes/proxy".
+	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), "services/proxy" and "nodes/proxy".
 	Resources map[string]rest.Storage
 }
 
@@ -101,6 +102,7 @@ func New(c Config) (*Storage, error) {
 	status := subresource(store, statusStrategy{main})
 	agents := newAgents(c.Agents, c.Reader)
 	connect := connecter{finder{store: store, agents: agents}}
+	transport := podTransport()
 	s.Resources = map[string]rest.Storage{
 		"pods":                     s.Pods,
 		"pods/status":              status,
@@ -113,7 +115,8 @@ func New(c Config) (*Storage, error) {
 		"pods/exec":                &execREST{connect},
 		"pods/attach":              &attachREST{connect},
 		"pods/portforward":         &portForwardREST{connect},
-		"pods/proxy":               &proxyREST{finder: connect.finder, transport: podTransport()},
+		"pods/proxy":               &proxyREST{finder: connect.finder, transport: transport},
+		"services/proxy":           &serviceProxyREST{&endpoints.Resolver{Reader: c.Reader}, transport},
 		"nodes/proxy":              &nodeProxyREST{agents},
 	}
 	return s, nil
