@@ -374,6 +374,7 @@ type fakeAPI struct {
 	history []string // what was written, in order
 	fail    func(verb string, pod *corev1.Pod) error
 	changed func(pod *corev1.Pod, deleted bool)
+	news    []func() // not told yet
 }
 
 func newFakeAPI() *fakeAPI {
@@ -386,12 +387,33 @@ func (a *fakeAPI) Pods(string) corev1client.PodInterface { return a }
 
 var podResource = corev1.Resource("pods")
 
+// tell brings news in the order of the writes, as a watch does. The caller holds mu.
+func (a *fakeAPI) tell(pod *corev1.Pod, deleted bool) {
+	changed := a.changed
+	a.news = append(a.news, func() { changed(pod, deleted) })
+	if len(a.news) == 1 {
+		go a.deliver()
+	}
+}
+
+func (a *fakeAPI) deliver() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.news) > 0 {
+		next := a.news[0]
+		a.mu.Unlock()
+		next()
+		a.mu.Lock()
+		a.news = a.news[1:]
+	}
+}
+
 func (a *fakeAPI) store(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	a.version++
 	pod.ResourceVersion = strconv.Itoa(a.version)
 	a.pods[pod.Name] = pod
-	go a.changed(pod, false)
+	a.tell(pod, false)
 	return pod.DeepCopy()
 }
 
@@ -455,7 +477,7 @@ func (a *fakeAPI) Delete(_ context.Context, name string, o metav1.DeleteOptions)
 	}
 	a.note("delete grace=%d phase=%s", *o.GracePeriodSeconds, pod.Status.Phase)
 	delete(a.pods, name)
-	go a.changed(pod, true)
+	a.tell(pod, true)
 	return nil
 }
 
