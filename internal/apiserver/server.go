@@ -9,15 +9,9 @@ import (
 	"net/netip"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	nodev1 "k8s.io/api/node/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -116,7 +110,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.options = storage.NewOptions(s.engine, s.set, caching, transformers)
+	s.options = storage.NewOptions(s.engine, s.set, caching, transformers, inprocess.Is)
 	if err = s.seed(ctx); err != nil {
 		return nil, fmt.Errorf("make the system objects: %w", err)
 	}
@@ -126,21 +120,17 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// caching says how a kind is cached. Kinds that carob's own parts watch from the
-// start, or that admission reads with each pod, have their caches at once.
+// caching says how a kind is cached. Of the kinds that change all the time or that
+// several parts of carob read, the caches are there from the start.
 func caching(gr schema.GroupResource) storage.Caching {
-	switch gr.Group {
-	case "", appsv1.GroupName, batchv1.GroupName, coordinationv1.GroupName, discoveryv1.GroupName, nodev1.GroupName, policyv1.GroupName, rbacv1.GroupName, schedulingv1.GroupName:
-	default:
-		return storage.Lazy
-	}
 	switch gr {
+	case corev1.Resource("pods"), corev1.Resource("nodes"), corev1.Resource("namespaces"), corev1.Resource("services"), corev1.Resource("serviceaccounts"),
+		corev1.Resource("configmaps"), corev1.Resource("secrets"), coordinationv1.Resource("leases"), discoveryv1.Resource("endpointslices"):
+		return storage.Eager
 	case corev1.Resource("events"):
 		return storage.Uncached
-	case corev1.Resource("podtemplates"), corev1.Resource("endpoints"), corev1.Resource("replicationcontrollers"):
-		return storage.Lazy
 	}
-	return storage.Eager
+	return storage.Lazy
 }
 
 func complete(cfg *Config) {

@@ -62,6 +62,9 @@ func WithUser(next http.Handler) http.Handler {
 	})
 }
 
+// Is reports whether ctx is that of an in-process request.
+func Is(ctx context.Context) bool { return ctx.Value(userKey{}) != nil }
+
 // transport is the http.RoundTripper of one user.
 type transport struct {
 	handler http.Handler

@@ -18,6 +18,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/defaults"
+	"carob/internal/apiserver/inprocess"
 	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/storage"
 )
@@ -35,7 +36,7 @@ func open(t *testing.T) (context.Context, *Storage) {
 		t.Fatal(err)
 	}
 	t.Cleanup(engine.Close)
-	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager }, storage.Plain)
+	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager }, storage.Plain, inprocess.Is)
 	t.Cleanup(options.Close)
 	none := func(schema.GroupResource) rest.Storage { return nil }
 	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none), Storages: none})

@@ -78,7 +78,9 @@ const (
 	catchUp         = 1_000
 	quota           = 8 << 30                // bytes, as etcd's documentation advises as the most
 	commitEvery     = 500 * time.Millisecond // of the database; the log is synced with every write
-	never           = 24 * 365 * time.Hour
+	// Watches learn versions to go on from before these are compacted away.
+	progressEvery = 2 * time.Minute
+	never         = 24 * 365 * time.Hour
 )
 
 // Open starts the engine and returns when it can be written to. The error's
@@ -284,7 +286,7 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 		TickMs: tickMillis, ElectionTicks: electionTicks,
 		QuotaBackendBytes: quota, MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
 		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
-		BackendBatchInterval: commitEvery, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: 10 * time.Minute,
+		BackendBatchInterval: commitEvery, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: progressEvery,
 		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,
 		MaxLearners: membership.DefaultMaxLearners, V2Deprecation: config.V2DeprDefault,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(memberName, logger), Metrics: "basic",

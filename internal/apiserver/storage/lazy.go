@@ -12,13 +12,16 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
-// lazy is a store whose watch cache is made by the first watch: a cache is three
-// goroutines and a watch on the engine, and most kinds are never watched. Until
-// the cache holds what is stored the engine answers, which is as correct and,
-// for an engine in the same process, nearly as fast.
+// lazy is a store whose watch cache is made by the first watch of a client: a
+// cache is three goroutines, a watch on the engine and a look each second, and
+// most kinds are watched by nobody but parts of this process. Those watch the
+// engine, as few as they are. Until the cache holds what is stored the engine
+// answers all else too, which is as correct and, for an engine in the same
+// process, nearly as fast.
 type lazy struct {
 	storage.Interface // the engine's
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
+	own               func(context.Context) bool // says whether a part of this process asks
 
 	cached atomic.Pointer[patient] // set when the cache can answer
 	since  atomic.Uint64           // the version from which it knows all changes
@@ -26,6 +29,7 @@ type lazy struct {
 	mu        sync.Mutex
 	cache     *cacher.Cacher
 	delegator *cacher.CacheDelegator
+	direct    map[watch.Interface]struct{} // watches that the engine serves
 	stopped   bool
 }
 
@@ -58,6 +62,9 @@ func (l *lazy) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
+	for w := range l.direct {
+		w.Stop()
+	}
 	if l.cache != nil {
 		l.delegator.Stop()
 		l.cache.Stop()
@@ -68,6 +75,9 @@ func (l *lazy) stop() {
 func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if p := l.cached.Load(); p != nil {
 		return l.watch(ctx, *p, key, opts)
+	}
+	if w, err := l.directly(ctx, key, opts); w != nil || err != nil {
+		return w, err
 	}
 	cache, delegator, err := l.started()
 	if err != nil {
@@ -84,6 +94,32 @@ func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 	l.since.CompareAndSwap(0, since)
 	l.cached.Store(&p)
 	return l.watch(ctx, p, key, opts)
+}
+
+// directly has the engine serve the watch of a part of this process. It returns
+// nil where a cache is due: for a part of the objects, when there is one, and for
+// a client, which may stop reading: the engine's queue has no limit.
+func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if !opts.Recursive || !opts.Predicate.Empty() || !l.own(ctx) {
+		return nil, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped || l.cache != nil {
+		return nil, nil
+	}
+	opts.ProgressNotify = opts.Predicate.AllowWatchBookmarks
+	w, err := l.Interface.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	l.direct[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.direct, w)
+	})
+	return w, nil
 }
 
 // watch asks the engine for what was before the cache: a client may watch from

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage"
@@ -39,7 +40,8 @@ type Options struct {
 	compactor     etcd3.Compactor
 	stopCompactor func()
 	allUncached   bool
-	foreign       bool             // see Foreign
+	foreign       bool // see Foreign
+	own           func(context.Context) bool
 	clock         clock.WithTicker // of the watch caches
 
 	mu     sync.Mutex
@@ -60,15 +62,16 @@ type Caching int
 
 const (
 	Eager    Caching = iota // with its store: kinds that the server itself reads all the time
-	Lazy                    // by its first watch
+	Lazy                    // by a client's first watch
 	Uncached                // never
 )
 
 // NewOptions returns the options of kinds stored in e, cached as caching says and
-// kept as transformers says.
-func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers) *Options {
+// kept as transformers says. own says whether a request's context is that of a
+// part of this process.
+func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers, own func(context.Context) bool) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
-	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, codecs: map[string]codec{},
+	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, own: own, codecs: map[string]codec{},
 		compactor: compactor, stopCompactor: compactor.Stop, clock: clock.RealClock{}}
 	if e.server != nil {
 		o.clock = pace{start: time.Now()}
@@ -167,7 +170,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if caching == Uncached {
 		return raw, func() { raw.Close() }, nil
 	}
-	cached := &lazy{Interface: raw, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	cached := &lazy{Interface: raw, own: o.own, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})
