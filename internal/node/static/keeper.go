@@ -1,8 +1,11 @@
 package static
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -264,14 +267,14 @@ func (k *Keeper) run() {
 			taken[nameOf(s.pod)] = true
 		}
 	}
-	for uid, s := range k.statics {
+	for _, s := range k.byName() {
 		switch {
 		case s.wanted && !s.started && !taken[nameOf(s.pod)]:
 			s.started, taken[nameOf(s.pod)] = true, true
 			start = append(start, k.known(s))
 		case !s.wanted && s.started && !s.stopping:
 			s.stopping = true
-			stop = append(stop, uid)
+			stop = append(stop, s.pod.UID)
 		}
 	}
 	k.mu.Unlock()
@@ -281,6 +284,17 @@ func (k *Keeper) run() {
 	for _, pod := range start {
 		k.cfg.Start(pod)
 	}
+}
+
+// byName is the static pods in the order of their names, with k.mu held.
+func (k *Keeper) byName() []*static {
+	return slices.SortedFunc(maps.Values(k.statics), func(a, b *static) int {
+		return cmp.Or(byName(nameOf(a.pod), nameOf(b.pod)), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+}
+
+func byName(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // known is the pod with the status that its mirror shows, which is what an
@@ -347,7 +361,7 @@ func (k *Keeper) tasks(now time.Time, next *time.Time) []task {
 	}
 	var due []task
 	owned := map[types.NamespacedName]bool{}
-	for _, s := range k.statics {
+	for _, s := range k.byName() {
 		if !s.started {
 			continue
 		}
@@ -374,9 +388,9 @@ func (k *Keeper) tasks(now time.Time, next *time.Time) []task {
 			*next = earlier(*next, now.Add(retryMax))
 		}
 	}
-	for name, mirror := range k.mirrors {
+	for _, name := range slices.SortedFunc(maps.Keys(k.mirrors), byName) {
 		if !owned[name] {
-			due = append(due, task{remove: mirror})
+			due = append(due, task{remove: k.mirrors[name]})
 		}
 	}
 	return due

@@ -198,7 +198,7 @@ func TestRestartTakesTheStatusOfTheMirror(t *testing.T) {
 		w.Wanted([]*corev1.Pod{staticPod("web", "h1"), staticPod("ended", "h2")})
 		w.expect(t) // waits for the API server …
 		w.Mirrors([]*corev1.Pod{mirror, orphan, ended})
-		w.expect(t, "start h1 Running", "start h2 Pending", "delete old uid m8 grace 0")
+		w.expect(t, "start h2 Pending", "start h1 Running", "delete old uid m8 grace 0")
 		w.GoneMirror(orphan)
 		w.expect(t, "forget m8")
 	})
