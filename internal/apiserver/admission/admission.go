@@ -54,7 +54,7 @@ func New(c Config) (admission.Interface, error) {
 		namespaceLifecycle{c.Reader},
 		limitRanger{c.Reader},
 		serviceAccount{c.Reader},
-		nodeRestriction{c.Reader},
+		nodeRestriction{c.Reader, c.Authorizer},
 		taintNodes{},
 		security,
 		priority{c.Reader},

@@ -6,16 +6,15 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -54,10 +53,11 @@ func usual() cluster {
 	return cluster{
 		"namespaces": {
 			&corev1.Namespace{ObjectMeta: named("ns")},
+			&corev1.Namespace{ObjectMeta: named("kube-node-lease")},
 			&corev1.Namespace{ObjectMeta: named("ending"), Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}},
 		},
 		"serviceaccounts": {
-			&corev1.ServiceAccount{ObjectMeta: named("default"), ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "uid-default"}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}},
 			&corev1.ServiceAccount{ObjectMeta: named("quiet"), AutomountServiceAccountToken: new(false)},
 		},
 		"nodes": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid-n1", Labels: map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}},
@@ -66,8 +66,21 @@ func usual() cluster {
 		"runtimeclasses": {&nodev1.RuntimeClass{ObjectMeta: named("vm"), Handler: "vm", Overhead: &nodev1.Overhead{PodFixed: amounts("100m", "10Mi")},
 			Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"vm": "yes"}}}},
 		"pods": {
-			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "uid-mine"}, Spec: corev1.PodSpec{NodeName: "n1"}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "uid-mine"}, Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "default", Volumes: []corev1.Volume{
+				{Name: "p", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}, {ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}},
+					{PodCertificate: &corev1.PodCertificateProjection{SignerName: "example.com/s"}}}}}},
+				{Name: "c", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "inline"}}},
+				{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}},
+			}}},
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "theirs", UID: "uid-theirs"}, Spec: corev1.PodSpec{NodeName: "n2"}},
+		},
+		"persistentvolumeclaims": {&corev1.PersistentVolumeClaim{ObjectMeta: named("claim"), Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}}},
+		"persistentvolumes": {&corev1.PersistentVolume{ObjectMeta: named("volume"), Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "claimed"}}}}},
+		"csidrivers": {
+			&storagev1.CSIDriver{ObjectMeta: named("inline"), Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "for-inline"}}}},
+			&storagev1.CSIDriver{ObjectMeta: named("claimed"), Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "for-claimed"}}}},
 		},
 	}
 }
@@ -88,6 +101,7 @@ var admin = &user.DefaultInfo{Name: "admin"}
 
 // request is one API request; obj may be nil.
 type request struct {
+	group                                string
 	kind, resource, sub, namespace, name string
 	op                                   admission.Operation
 	obj, old                             runtime.Object
@@ -99,8 +113,8 @@ func send(c cluster, r request) error {
 	if r.user == nil {
 		r.user = admin
 	}
-	a := admission.NewAttributesRecord(r.obj, r.old, schema.GroupVersionKind{Version: "v1", Kind: r.kind}, r.namespace, r.name,
-		schema.GroupVersionResource{Version: "v1", Resource: r.resource}, r.sub, r.op, nil, false, r.user)
+	a := admission.NewAttributesRecord(r.obj, r.old, schema.GroupVersionKind{Group: r.group, Version: "v1", Kind: r.kind}, r.namespace, r.name,
+		schema.GroupVersionResource{Group: r.group, Version: "v1", Resource: r.resource}, r.sub, r.op, nil, false, r.user)
 	chain, err := New(Config{Reader: c, Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer()})
 	if err != nil {
 		return err
@@ -281,54 +295,5 @@ func TestResizeFitsTheNode(t *testing.T) {
 	}
 	if err := resize("3"); !apierrors.HasStatusCause(err, "NodeCapacity") || !strings.Contains(err.Error(), "node didn't have enough allocatable resources: cpu, requested: 3000, allocatable: 2000") {
 		t.Errorf("%v", err)
-	}
-}
-
-// L1.37
-func TestNodeRestriction(t *testing.T) {
-	agent := &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}
-	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-n1", Controller: new(true)}}
-	mirrorOn := func(node string, owner []metav1.OwnerReference) *corev1.Pod {
-		return newTestPod(func(p *corev1.Pod) {
-			p.Annotations, p.OwnerReferences, p.Spec.NodeName = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, owner, node
-		})
-	}
-	pods := func(op admission.Operation, sub, name string, obj, old runtime.Object) request {
-		return request{kind: "Pod", resource: "pods", sub: sub, namespace: "ns", name: name, op: op, obj: obj, old: old, user: agent}
-	}
-	relabeled := newTestPod(func(p *corev1.Pod) { p.Spec.NodeName = "n1"; p.Labels = map[string]string{"a": "b"} })
-	onN1 := newTestPod(func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
-	onN2 := newTestPod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })
-	token := func(pod string, uid string) request {
-		return request{kind: "TokenRequest", resource: "serviceaccounts", sub: "token", namespace: "ns", name: "default", op: admission.Create, user: agent,
-			obj: &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID(uid)}}}}
-	}
-	for _, c := range []struct {
-		name string
-		req  request
-		want string
-	}{
-		{"own mirror pod", pods(admission.Create, "", "p", mirrorOn("n1", owner), nil), ""},
-		{"mirror pod of another node", pods(admission.Create, "", "p", mirrorOn("n2", owner), nil), "can only create pods with spec.nodeName set to itself"},
-		{"mirror pod without owner", pods(admission.Create, "", "p", mirrorOn("n1", nil), nil), "can only create pods with an owner reference set to itself"},
-		{"ordinary pod", pods(admission.Create, "", "p", newTestPod(nil), nil), "can only create mirror pods"},
-		{"delete its own", pods(admission.Delete, "", "mine", nil, nil), ""},
-		{"delete another's", pods(admission.Delete, "", "theirs", nil, nil), "can only delete pods with spec.nodeName set to itself"},
-		{"status of its own", pods(admission.Update, "status", "p", onN1.DeepCopy(), onN1), ""},
-		{"status of another's", pods(admission.Update, "status", "p", onN2.DeepCopy(), onN2), "can only update pod status for pods with spec.nodeName set to itself"},
-		{"labels through status", pods(admission.Update, "status", "p", relabeled, onN1), "cannot update labels through pod status"},
-		{"spec", pods(admission.Update, "", "p", onN1.DeepCopy(), onN1), "can only create and delete mirror pods"},
-		{"token of its own pod", token("mine", "uid-mine"), ""},
-		{"token of another's pod", token("theirs", "uid-theirs"), "node requested token bound to a pod scheduled on a different node"},
-		{"another node", request{kind: "Node", resource: "nodes", name: "n2", op: admission.Update, obj: &corev1.Node{ObjectMeta: named("n2")}, old: &corev1.Node{}, user: agent}, `node "n1" is not allowed to modify node "n2"`},
-		{"its own labels", request{kind: "Node", resource: "nodes", name: "n1", op: admission.Update, user: agent, obj: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"x": "y"}}}, old: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, ""},
-		{"restricted labels", request{kind: "Node", resource: "nodes", name: "n1", op: admission.Update, user: agent, obj: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"a.node-restriction.kubernetes.io/x": "y"}}}, old: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, "is not allowed to modify labels: a.node-restriction.kubernetes.io/x"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			err := send(usual(), c.req)
-			if c.want == "" && err != nil || c.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-		})
 	}
 }

@@ -8,26 +8,38 @@ import (
 	"slices"
 	"strings"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
 const (
 	nodeUserPrefix = "system:node:"
 	// restrictedLabels are those a node may not give itself: they isolate workloads.
-	restrictedLabels = "node-restriction.kubernetes.io/"
+	restrictedLabels = "node-restriction.kubernetes.io"
 	nodeLeases       = "kube-node-lease"
 )
 
+// agentLabels are the labels of Kubernetes that an agent gives its node.
+var agentLabels = []string{
+	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
+	corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+}
+
 // nodeRestriction holds the agent of a node to its own Node object and to the pods bound to it (L1.37), so that a node that
 // was broken into can't reach further than its own workloads.
-type nodeRestriction struct{ reader Reader }
+type nodeRestriction struct {
+	reader     Reader
+	authorizer authorizer.Authorizer
+}
 
 func (nodeRestriction) Handles(op admission.Operation) bool {
 	return on{create: true, update: true, remove: true}.handles(op)
@@ -45,7 +57,27 @@ func nodeName(u user.Info) (string, bool) {
 	return name, true
 }
 
+func isToken(a admission.Attributes) bool {
+	return a.GetResource().GroupResource() == serviceAccounts && a.GetSubresource() == "token" && a.GetOperation() == admission.Create
+}
+
+// Admit looks at requests for tokens, before the storage fills in an audience.
+func (n nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !isToken(a) {
+		return nil
+	}
+	return n.check(ctx, a)
+}
+
+// Validate looks at all others.
 func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if isToken(a) {
+		return nil
+	}
+	return n.check(ctx, a)
+}
+
+func (n nodeRestriction) check(ctx context.Context, a admission.Attributes) error {
 	node, ok := nodeName(a.GetUserInfo())
 	if !ok {
 		return nil
@@ -61,8 +93,18 @@ func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _
 		err = n.node(a, node)
 	case r == coordinationv1.Resource("leases"):
 		err = lease(a, node)
-	case r == serviceAccounts && a.GetSubresource() == "token":
+	case isToken(a):
 		err = n.token(ctx, a, node)
+	case r == corev1.Resource("persistentvolumeclaims"):
+		err = claimStatus(a, node)
+	case r == storagev1.Resource("csinodes"):
+		err = csiNode(a, node)
+	case r == resourcev1.Resource("resourceslices"):
+		err = resourceSlice(a, node)
+	case r == certificatesv1.Resource("certificatesigningrequests"):
+		err = certificateRequest(a, node)
+	case r == certificatesv1.Resource("podcertificaterequests"):
+		err = n.podCertificate(ctx, a, node)
 	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {
@@ -115,21 +157,13 @@ func (n nodeRestriction) mirrorPod(ctx context.Context, p *corev1.Pod, node stri
 	}
 	obj, err := n.reader.Get(ctx, nodeResource, "", node)
 	if err != nil {
-		return fmt.Errorf("look up node %q: %w", node, err)
+		return err
 	}
 	if o, ok := obj.(*corev1.Node); ok && o.UID != owner.UID {
 		return fmt.Errorf("node %s UID mismatch: expected %s got %s", node, owner.UID, o.UID)
 	}
-	if p.Spec.ServiceAccountName != "" {
-		return fmt.Errorf("node %q can not create pods that reference a service account", node)
-	}
-	if usesSecrets(p) {
-		return fmt.Errorf("node %q can not create pods that reference secrets", node)
-	}
-	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; v.ConfigMap != nil || v.PersistentVolumeClaim != nil {
-			return fmt.Errorf("node %q can not create pods that reference configmaps or persistentvolumeclaims", node)
-		}
+	if what := references(p); what != "" {
+		return fmt.Errorf("node %q can not create pods that reference %s", node, what)
 	}
 	return nil
 }
@@ -160,6 +194,13 @@ func podStatus(a admission.Attributes, node string) error {
 	if !apiequality.Semantic.DeepEqual(p.Status.ResourceClaimStatuses, old.Status.ResourceClaimStatuses) {
 		return fmt.Errorf("node %q cannot update resource claim statuses", node)
 	}
+	// The right to read a claim follows from these, too.
+	if !apiequality.Semantic.DeepEqual(p.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus) {
+		return fmt.Errorf("node %q cannot update extended resource claim status", node)
+	}
+	if !apiequality.Semantic.DeepEqual(p.Status.NodeAllocatableResourceClaimStatuses, old.Status.NodeAllocatableResourceClaimStatuses) {
+		return fmt.Errorf("node %q cannot update node allocatable resource claim statuses", node)
+	}
 	return nil
 }
 
@@ -175,7 +216,7 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 	switch a.GetOperation() {
 	case admission.Create:
 		if o == nil {
-			return nil
+			return fmt.Errorf("unexpected type %T", a.GetObject())
 		}
 		if bad := restricted(o.Labels, nil); len(bad) > 0 {
 			return fmt.Errorf("is not allowed to set the following labels: %s", strings.Join(bad, ", "))
@@ -188,7 +229,7 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 	case admission.Update:
 		old, ok := a.GetOldObject().(*corev1.Node)
 		if o == nil || !ok {
-			return nil
+			return fmt.Errorf("unexpected type %T", a.GetObject())
 		}
 		if !apiequality.Semantic.DeepEqual(o.Spec.Taints, old.Spec.Taints) {
 			return fmt.Errorf("node %q is not allowed to modify taints", node)
@@ -209,13 +250,29 @@ func restricted(labels, old map[string]string) []string {
 	for _, pair := range [][2]map[string]string{{labels, old}, {old, labels}} {
 		for key, value := range pair[0] {
 			other, ok := pair[1][key]
-			domain, _, _ := strings.Cut(key, "/")
-			if (!ok || other != value) && (domain+"/" == restrictedLabels || strings.HasSuffix(domain+"/", "."+restrictedLabels)) {
+			if (!ok || other != value) && !ownLabel(key) {
 				changed[key] = true
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(changed))
+}
+
+// ownLabel reports whether a node may set a label of itself: any that is not of
+// Kubernetes, and of those the ones an agent knows.
+func ownLabel(key string) bool {
+	domain, _, ok := strings.Cut(key, "/")
+	if !ok {
+		return true
+	}
+	in := func(parent string) bool { return domain == parent || strings.HasSuffix(domain, "."+parent) }
+	switch {
+	case in(restrictedLabels):
+		return false
+	case !in("kubernetes.io") && !in("k8s.io"):
+		return true
+	}
+	return slices.Contains(agentLabels, key) || in("kubelet.kubernetes.io") || in("node.kubernetes.io")
 }
 
 func lease(a admission.Attributes, node string) error {
@@ -228,35 +285,6 @@ func lease(a admission.Attributes, node string) error {
 	}
 	if name != node {
 		return fmt.Errorf("can only access node lease with the same name as the requesting node")
-	}
-	return nil
-}
-
-// token: an agent gets tokens only for pods that run on its node.
-func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node string) error {
-	req, ok := a.GetObject().(*authenticationv1.TokenRequest)
-	if !ok {
-		return fmt.Errorf("unexpected type %T", a.GetObject())
-	}
-	ref := req.Spec.BoundObjectRef
-	if ref == nil || ref.APIVersion != "v1" || ref.Kind != "Pod" || ref.Name == "" {
-		return fmt.Errorf("node requested token not bound to a pod")
-	}
-	if ref.UID == "" {
-		return fmt.Errorf("node requested token with a pod binding without a uid")
-	}
-	obj, err := n.reader.Get(ctx, podResource, a.GetNamespace(), ref.Name)
-	if err != nil {
-		return err
-	}
-	p, ok := obj.(*corev1.Pod)
-	switch {
-	case !ok:
-		return fmt.Errorf("unexpected type %T", obj)
-	case p.UID != ref.UID:
-		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
-	case p.Spec.NodeName != node:
-		return errors.New("node requested token bound to a pod scheduled on a different node")
 	}
 	return nil
 }

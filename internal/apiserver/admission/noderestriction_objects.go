@@ -1,0 +1,162 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apiserver/pkg/admission"
+
+	"carob/internal/base/certrequest"
+)
+
+// references returns the resource of API objects that a pod refers to, "" if it needs none: a static pod has
+// to run without the API.
+func references(p *corev1.Pod) string {
+	switch {
+	case p.Spec.ServiceAccountName != "":
+		return "serviceaccounts"
+	case usesSecrets(p):
+		return "secrets"
+	case usesConfigMaps(p):
+		return "configmaps"
+	case len(p.Spec.ResourceClaims) > 0:
+		return "resourceclaims"
+	}
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case v.CSI != nil:
+			return "csidrivers (via CSI volumes)"
+		case v.Glusterfs != nil:
+			return "endpoints (via glusterFS volumes)"
+		case v.PersistentVolumeClaim != nil:
+			return "persistentvolumeclaims"
+		case v.Ephemeral != nil:
+			return "persistentvolumeclaims (via ephemeral volumes)"
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				switch {
+				case s.ServiceAccountToken != nil:
+					return "serviceaccounts (via projected volumes)"
+				case s.ClusterTrustBundle != nil:
+					return "clustertrustbundles"
+				case s.PodCertificate != nil:
+					return "podcertificates"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func usesConfigMaps(p *corev1.Pod) bool {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.ConfigMap != nil || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ConfigMap != nil }) {
+			return true
+		}
+	}
+	used := false
+	containers(p, func(c *corev1.Container) {
+		used = used || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil }) ||
+			slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool { return e.ConfigMapRef != nil })
+	})
+	return used
+}
+
+// claimStatus: of a claim a node reports how far a resize has come, nothing else.
+func claimStatus(a admission.Attributes, node string) error {
+	if a.GetSubresource() != "status" {
+		return errors.New("may only update PVC status")
+	}
+	c, ok := a.GetObject().(*corev1.PersistentVolumeClaim)
+	old, okOld := a.GetOldObject().(*corev1.PersistentVolumeClaim)
+	if a.GetOperation() != admission.Update || !ok || !okOld {
+		return fmt.Errorf("unexpected operation %q on %T", a.GetOperation(), a.GetObject())
+	}
+	rest := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		c = c.DeepCopy()
+		c.ResourceVersion, c.ManagedFields = "", nil
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResourceStatuses, c.Status.AllocatedResources = nil, nil, nil, nil
+		return c
+	}
+	if !apiequality.Semantic.DeepEqual(rest(c), rest(old)) {
+		return fmt.Errorf("node %q is not allowed to update fields other than status.quantity and status.conditions", node)
+	}
+	return nil
+}
+
+func csiNode(a admission.Attributes, node string) error {
+	name := a.GetName()
+	if a.GetOperation() == admission.Create {
+		m, err := meta.Accessor(a.GetObject())
+		if err != nil {
+			return errors.New("unable to access the object name")
+		}
+		name = m.GetName()
+	}
+	if name != node {
+		return errors.New("can only access CSINode with the same name as the requesting node")
+	}
+	if a.GetSubresource() != "status" {
+		return nil
+	}
+	o, ok := a.GetObject().(*storagev1.CSINode)
+	old, okOld := a.GetOldObject().(*storagev1.CSINode)
+	if !ok || !okOld {
+		return fmt.Errorf("unexpected operation %q on %T", a.GetOperation(), a.GetObject())
+	}
+	if !apiequality.Semantic.DeepEqual(o.Spec, old.Spec) {
+		return fmt.Errorf("node %q is not allowed to modify CSINode spec via status", node)
+	}
+	return nil
+}
+
+// resourceSlice: the authorizer knows neither what is made nor what a collection
+// that is deleted holds. nodeName of a slice never changes.
+func resourceSlice(a admission.Attributes, node string) error {
+	verb, obj := "create", a.GetObject()
+	switch a.GetOperation() {
+	case admission.Create:
+	case admission.Delete:
+		verb, obj = "delete", a.GetOldObject()
+	default:
+		return nil
+	}
+	s, ok := obj.(*resourcev1.ResourceSlice)
+	if !ok {
+		return fmt.Errorf("unexpected type %T", obj)
+	}
+	if s.Spec.NodeName == nil || *s.Spec.NodeName != node {
+		return fmt.Errorf("can only %s ResourceSlice with the same NodeName as the requesting node", verb)
+	}
+	return nil
+}
+
+// certificateRequest: a node asks for certificates of agents in its own name only.
+func certificateRequest(a admission.Attributes, node string) error {
+	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+		return nil
+	}
+	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return fmt.Errorf("unexpected type %T", a.GetObject())
+	}
+	if r.Spec.SignerName != certificatesv1.KubeletServingSignerName && r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return nil
+	}
+	parsed, err := certrequest.Parse(r.Spec.Request)
+	if err != nil {
+		return fmt.Errorf("unable to parse csr: %w", err)
+	}
+	if parsed.Subject.CommonName != nodeUserPrefix+node {
+		return fmt.Errorf("can only create a node CSR with CN=%s%s", nodeUserPrefix, node)
+	}
+	return nil
+}
