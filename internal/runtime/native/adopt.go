@@ -21,6 +21,9 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	for _, id := range names {
 		s := &sandbox{}
 		err := load(r.sandboxDir(id), &s.rec)
+		if unreadable(err) {
+			return err
+		}
 		if err == nil {
 			s.config, err = s.rec.config()
 		}
@@ -28,9 +31,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			log.Info("Removing a sandbox that was never finished", "sandbox", id)
 			half := &sandbox{rec: sandboxRecord{ID: id}}
 			half.mon, _ = dialMonitor(r.runDir(id))
-			if err := r.unmakeSandbox(ctx, half); err != nil {
-				log.Error(err, "Sandbox that was never finished stays for now", "sandbox", id)
-			}
+			r.discardSandbox(ctx, half)
 			continue
 		}
 		s.name = sandboxName(s.config.GetMetadata())
@@ -42,6 +43,9 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	for _, id := range names {
 		c := &container{started: make(chan struct{}), done: make(chan struct{})}
 		err := load(r.containerDir(id), &c.rec)
+		if unreadable(err) {
+			return err
+		}
 		if err == nil {
 			c.config, err = c.rec.config()
 		}
@@ -55,9 +59,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 				c.rec.Cgroup = r.cfg.CgroupRoot + "/" + id
 			}
 			r.groups.killAll(c.rec.Cgroup)
-			if err := r.unmakeContainer(ctx, c); err != nil {
-				log.Error(err, "Container that was never finished stays for now", "container", id)
-			}
+			r.discardContainer(ctx, c)
 			continue
 		}
 		c.name = containerName(c.sandbox, c.config.GetMetadata())
@@ -103,7 +105,8 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 		go r.watch(s, s.mon)
 	case s.rec.StoppedAt == 0:
 		if err := r.haltSandbox(ctx, s); err != nil {
-			return err
+			klog.FromContext(ctx).Error(err, "Sandbox without a monitor is not fully stopped", "sandbox", s.rec.ID)
+			return nil // StopPodSandbox finishes it
 		}
 		s.rec.StoppedAt = time.Now().UnixNano()
 		return save(r.sandboxDir(s.rec.ID), &s.rec)
@@ -123,7 +126,9 @@ func (r *Runtime) adoptContainer(c *container, alive bool) error {
 		close(c.started)
 	case c.rec.StartedAt == 0 && !alive && !ended:
 		// created, or its start never reached the monitor: it can be started
-		return r.groups.end(c.rec.Cgroup)
+		if err := r.groups.end(c.rec.Cgroup); err != nil {
+			klog.Background().Error(err, "Cgroup of a created container stays for now", "container", c.rec.ID)
+		}
 	case c.rec.StartedAt == 0:
 		// We died between its start and the record of it. Nobody was told
 		// that it runs, so it counts as a start that failed.

@@ -112,10 +112,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 		return nil, err
 	}
 	if err := r.makeContainer(ctx, c); err != nil {
-		undo := context.WithoutCancel(ctx)
-		if uerr := r.unmakeContainer(undo, c); uerr != nil {
-			klog.FromContext(ctx).Error(uerr, "Container not fully removed after a failed create", "container", c.rec.ID)
-		}
+		r.discardContainer(context.WithoutCancel(ctx), c)
 		r.release(c.name)
 		return nil, coded(fmt.Errorf("failed to create container %q: %w", cfg.Metadata.Name, err))
 	}
@@ -304,16 +301,27 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *container
 	return nil
 }
 
-// unmakeContainer takes back whatever makeContainer made, finished or not.
+// discardContainer takes back whatever makeContainer made, finished or not, now or
+// as soon as it can be.
+func (r *Runtime) discardContainer(ctx context.Context, c *container) {
+	remove := func(ctx context.Context) error { return r.unmakeContainer(ctx, c) }
+	if err := remove(ctx); err != nil {
+		r.left.take("container", c.rec.ID, err, remove)
+	}
+}
+
+// unmakeContainer removes a container's snapshots, cgroup and directory.
 func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 	rec := c.record()
 	keys := []string{rec.ID}
-	volumes, err := filepath.Glob(filepath.Join(r.containerDir(rec.ID), "volume-*"))
-	if err != nil {
-		return err
+	entries, err := os.ReadDir(r.containerDir(rec.ID))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("finding the snapshots of container %s: %w", rec.ID, err)
 	}
-	for _, v := range volumes {
-		keys = append(keys, rec.ID+"-"+filepath.Base(v))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "volume-") {
+			keys = append(keys, rec.ID+"-"+e.Name())
+		}
 	}
 	var errs []error
 	for _, k := range keys {

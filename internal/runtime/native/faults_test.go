@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -131,6 +132,46 @@ func TestFailureAtEveryStep(t *testing.T) {
 		arm(nil)
 		w.emptied()
 	}
+}
+
+// TestCleanupFails: a call fails, and so does taking back what it made. It is
+// tried again until nothing is left, without anybody asking.
+func TestCleanupFails(t *testing.T) {
+	var armed atomic.Bool
+	var fails sync.Map // Step → times it still fails
+	w := unopened(t, t.TempDir(), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	w.cfg.Checkpoint = func(s Step, id string) error {
+		if left, ok := fails.Load(s); ok && armed.Load() && left.(*atomic.Int32).Add(-1) >= 0 {
+			return errors.New("no more of it")
+		}
+		return nil
+	}
+	w.open()
+	t.Cleanup(w.close)
+	for made, undone := range map[Step]Step{StepSandboxRecord: StepHaltNetwork, StepCreateRecord: StepRemoveLayer} {
+		for s, n := range map[Step]int32{made: 1, undone: 2} {
+			left := &atomic.Int32{}
+			left.Store(n)
+			fails.Store(s, left)
+		}
+		armed.Store(true)
+		if err := w.lifeCalls("pod", 1); err == nil {
+			t.Errorf("%s did not fail", made)
+		}
+		if left, _ := fails.Load(undone); left.(*atomic.Int32).Load() > 1 {
+			t.Errorf("%s was not reached", undone)
+		}
+		w.eventually(string(made)+" and "+string(undone)+" failed, nothing is left of it", func() bool { return !w.leftOver() })
+		armed.Store(false)
+		w.emptied()
+	}
+}
+
+// leftOver says that half-made things wait to be removed.
+func (w *world) leftOver() bool {
+	w.r.left.mu.Lock()
+	defer w.r.left.mu.Unlock()
+	return w.r.left.active
 }
 
 // TestCrashAtEveryStep: carob is killed at each step; the next one reports what
@@ -455,6 +496,7 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	t.Logf("%d calls failed", failed)
 	w.inside(keep)
+	w.eventually("what could not be removed without descriptors is removed", func() bool { return !w.leftOver() })
 	w.eventually(fmt.Sprintf("no more than the %d descriptors of before", before), func() bool { return descriptors(t, "self") <= before })
 	w.emptied()
 }

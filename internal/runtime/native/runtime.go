@@ -31,6 +31,7 @@ type Runtime struct {
 	streaming Streaming
 	monitors  string // cgroup of all monitors
 	pool      *monitorPool
+	left      *leftovers
 
 	apparmorWarning sync.Once
 	alter           func(*program) // set by tests that break programs
@@ -80,6 +81,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		Images: cfg.Images, cfg: cfg, programs: programs, groups: groups, host: findHostFacts(),
 		monitors:  cfg.CgroupRoot + "/monitors",
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
+		left: newLeftovers(),
 	}
 	r.seccomp = newFilters(cfg.SeccompRoot)
 	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir("")} {
@@ -108,6 +110,7 @@ func (r *Runtime) Streams() *Streams { return &Streams{r} }
 // Close lets go of everything in this process; containers keep running and are
 // found again by the next New.
 func (r *Runtime) Close() error {
+	r.left.close()
 	r.pool.close()
 	r.events.close()
 	r.mu.RLock()

@@ -68,9 +68,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	}
 	if err := r.makeSandbox(ctx, s); err != nil {
 		err = fmt.Errorf("failed to create pod sandbox: %w", err)
-		if uerr := r.unmakeSandbox(context.WithoutCancel(ctx), s); uerr != nil {
-			klog.FromContext(ctx).Error(uerr, "Sandbox not fully removed after a failed start", "sandbox", id)
-		}
+		r.discardSandbox(context.WithoutCancel(ctx), s)
 		r.release(s.name)
 		return nil, coded(err)
 	}
@@ -325,10 +323,27 @@ func (r *Runtime) setupMonitor(s *sandbox, owner *holder) error {
 	return s.mon.setup(set)
 }
 
-// unmakeSandbox takes back whatever makeSandbox made, finished or not.
-func (r *Runtime) unmakeSandbox(ctx context.Context, s *sandbox) error {
-	err := r.haltSandbox(ctx, s)
-	return errors.Join(err, removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID)))
+// discardSandbox takes back whatever makeSandbox made, finished or not, now or
+// as soon as it can be.
+func (r *Runtime) discardSandbox(ctx context.Context, s *sandbox) {
+	remove := func(ctx context.Context) error {
+		if err := r.haltSandbox(ctx, s); err != nil {
+			return err
+		}
+		return r.removeSandboxDirs(s.rec.ID)
+	}
+	if err := remove(ctx); err != nil {
+		r.left.take("sandbox", s.rec.ID, err, remove)
+	}
+}
+
+// removeSandboxDirs removes the record's directory last: by it the next start
+// finds what is left.
+func (r *Runtime) removeSandboxDirs(id string) error {
+	if err := removeDir(r.runDir(id)); err != nil {
+		return err
+	}
+	return removeDir(r.sandboxDir(id))
 }
 
 // haltSandbox frees what a sandbox that is not ready must not hold.
@@ -545,7 +560,7 @@ func (r *Runtime) removeSandbox(ctx context.Context, s *sandbox) error {
 			return err
 		}
 	}
-	if err := errors.Join(removeDir(r.runDir(s.rec.ID)), removeDir(r.sandboxDir(s.rec.ID)), r.through(StepRemovePod, s.rec.ID)); err != nil {
+	if err := errors.Join(r.removeSandboxDirs(s.rec.ID), r.through(StepRemovePod, s.rec.ID)); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -66,12 +66,20 @@ func save(dir string, v any) error {
 	return atomicfile.WriteUnsynced(filepath.Join(dir, recordFile), b, 0o600)
 }
 
+// load reads a record; see unreadable for its errors.
 func load(dir string, v any) error {
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal(b, v)
+}
+
+// unreadable tells an error of the disk or of this process, which may pass, from a
+// record that is missing or cut off: what that belongs to was never finished.
+func unreadable(err error) bool {
+	var path *fs.PathError
+	return errors.As(err, &path) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // exitFile is what the monitor wrote about a container's end.
