@@ -27,7 +27,6 @@ import (
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/features"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -59,6 +58,7 @@ type Engine struct {
 
 	server  *etcdserver.EtcdServer // nil for an external cluster
 	lock    *os.File
+	inside  inside
 	failure *failure
 	close   sync.Once
 	health  health
@@ -100,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, explain(cfg.Dir, err)
 	}
 	useWatchProgress()
-	e.Client = &kubernetes.Client{Client: v3client.New(e.server)}
+	e.Client = &kubernetes.Client{Client: e.inside.client(e.server)}
 	e.Client.Kubernetes = e.Client
 	return e, nil
 }
@@ -145,6 +145,7 @@ func (e *Engine) Close() {
 		// A server that died in the middle of a write holds its own locks: stopping
 		// it would wait for ever, and the process is about to end anyway.
 		if e.server != nil && e.failure.get() == nil {
+			e.inside.close()
 			e.server.HardStop()
 		}
 		if e.lock != nil {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -107,5 +109,49 @@ func TestExplain(t *testing.T) {
 		if got := errkind.Of(explain("/d", tc.err)); got != tc.want {
 			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
 		}
+	}
+}
+
+// The engine is closed in the middle of writes, reads and watches that ask for
+// what was before: none of them may find the database gone.
+func TestCloseInUse(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	for range 30 {
+		e := open(t, dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		var users sync.WaitGroup
+		seen := make(chan struct{}, 1)
+		for i := range 8 {
+			key := fmt.Sprint("/k", i)
+			users.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := e.Client.Put(ctx, key, "v"); err != nil {
+						return
+					}
+				}
+			})
+			users.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := e.Client.KV.Get(ctx, "/k", clientv3.WithPrefix()); err != nil {
+						return
+					}
+				}
+			})
+			watched := e.Client.Watch(ctx, "/k", clientv3.WithPrefix(), clientv3.WithPrevKV())
+			users.Go(func() {
+				for range watched {
+					select {
+					case seen <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		for range 100 {
+			<-seen
+		}
+		e.Close()
+		cancel()
+		users.Wait()
 	}
 }

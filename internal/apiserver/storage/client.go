@@ -1,0 +1,92 @@
+package storage
+
+import (
+	"context"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"google.golang.org/grpc"
+)
+
+// inside are the requests in progress of clients in this process. They run on
+// the clients' own goroutines, which etcd does not wait for when it stops: one
+// that still reads when the database is closed ends the process.
+type inside struct {
+	mu      sync.RWMutex // held by readers while they read
+	closed  bool
+	streams sync.WaitGroup // watch streams
+}
+
+// client returns the client of s whose requests are counted.
+func (in *inside) client(s *etcdserver.EtcdServer) *clientv3.Client {
+	c := v3client.New(s)
+	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in}, c)
+	c.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in}), in}, c)
+	return c
+}
+
+// close turns further reads away and returns when none is in progress. The client
+// is closed already: that ends its watch streams.
+func (in *inside) close() {
+	in.mu.Lock()
+	in.closed = true
+	in.mu.Unlock()
+	in.streams.Wait()
+}
+
+// reads counts the requests that read the database; all others go through raft,
+// which etcd waits for.
+type reads struct {
+	pb.KVClient
+	in *inside
+}
+
+// Range implements pb.KVClient.
+func (r reads) Range(ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	r.in.mu.RLock()
+	defer r.in.mu.RUnlock()
+	if r.in.closed {
+		return nil, rpctypes.ErrGRPCStopped
+	}
+	return r.KVClient.Range(ctx, req, opts...)
+}
+
+// Txn implements pb.KVClient.
+func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	r.in.mu.RLock()
+	defer r.in.mu.RUnlock()
+	if r.in.closed {
+		return nil, rpctypes.ErrGRPCStopped
+	}
+	return r.KVClient.Txn(ctx, req, opts...)
+}
+
+// watchClient and watchServer are the two ends of a stream: the first counts it
+// before the goroutine of the second begins.
+type watchClient struct {
+	pb.WatchClient
+	in *inside
+}
+
+// Watch implements pb.WatchClient.
+func (w watchClient) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.Watch_WatchClient, error) {
+	w.in.streams.Add(1)
+	return w.WatchClient.Watch(ctx, opts...)
+}
+
+type watchServer struct {
+	pb.WatchServer
+	in *inside
+}
+
+// Watch implements pb.WatchServer.
+func (w watchServer) Watch(stream pb.Watch_WatchServer) error {
+	defer w.in.streams.Done()
+	return w.WatchServer.Watch(stream)
+}
