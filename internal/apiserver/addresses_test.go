@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 )
 
 // Service addresses show as IPAddress objects, and one made by somebody else keeps its address from services.
@@ -65,6 +66,23 @@ func TestServiceAddressObjects(t *testing.T) {
 		t.Errorf("reserving a service's address: %v", err)
 	}
 
+	generated, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "some-"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := addresses.Get(ctx, generated.Spec.ClusterIP, metav1.GetOptions{}); err != nil || a.Spec.ParentRef.Name != generated.Name {
+		t.Errorf("the record of %s is of %v, %v", generated.Name, a.Spec.ParentRef, err)
+	}
+	// A service that is refused keeps nothing.
+	before := records(t, c)
+	if _, err := create("Not-A-Name", ""); !apierrors.IsInvalid(err) {
+		t.Errorf("a bad name: %v", err)
+	}
+	if after := records(t, c); after != before {
+		t.Errorf("%d addresses instead of %d after a refused service", after, before)
+	}
+
 	// What a crash left is put in order: a record of nobody goes, a missing one comes back.
 	stray := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.9.9", Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}, Spec: mine.Spec}
 	if _, err := addresses.Create(ctx, stray, metav1.CreateOptions{}); err != nil {
@@ -80,5 +98,50 @@ func TestServiceAddressObjects(t *testing.T) {
 	}
 	if _, err := again.Get(ctx, "10.96.7.7", metav1.GetOptions{}); err != nil {
 		t.Errorf("the missing record: %v", err)
+	}
+}
+
+func records(t *testing.T, c kubernetes.Interface) int {
+	t.Helper()
+	list, err := c.NetworkingV1().IPAddresses().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list.Items)
+}
+
+// Services get addresses of every ready range, and of none that is deleted.
+func TestServiceRanges(t *testing.T) {
+	c := start(t, t.TempDir()).admin(t)
+	ctx := t.Context()
+	ranges := c.NetworkingV1().ServiceCIDRs()
+	create := func(name, ip string) error {
+		_, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+		return err
+	}
+	more, err := ranges.Create(ctx, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more", Finalizers: []string{"example.com/keep"}},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.200.0.0/28"}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := create("early", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "not in the valid range") {
+		t.Errorf("before the range is ready: %v", err)
+	}
+	meta.SetStatusCondition(&more.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test"})
+	if _, err := ranges.UpdateStatus(ctx, more, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("one", "10.200.0.3"); err != nil {
+		t.Error(err)
+	}
+	if err := create("two", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "provided IP is already allocated") {
+		t.Errorf("twice the same: %v", err)
+	}
+	if err := ranges.Delete(ctx, "more", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("late", "10.200.0.4"); err == nil || !strings.Contains(err.Error(), "not in the valid range") {
+		t.Errorf("after the range was deleted: %v", err)
 	}
 }

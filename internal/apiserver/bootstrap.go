@@ -58,7 +58,7 @@ func (s *Server) seed(ctx context.Context) error {
 			raw[r.GroupResource()] = st
 		}
 	}
-	s.allocator.Bind(raw[addressesResource])
+	s.allocator.Bind(raw[rangesResource], raw[addressesResource])
 	if err := s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
 		return err
 	}

@@ -171,7 +171,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 			put(gv, paths)
 		}
 	}
-	s.allocator.Bind(s.stores[addressesResource])
+	s.allocator.Bind(s.stores[rangesResource], s.stores[addressesResource])
 	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf, Agents: pods.NodeAgents{
 		Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
 	if err != nil {
@@ -212,9 +212,6 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
 				return map[string]rest.Storage{"serviceaccounts/token": issuer.REST()}, nil
 			}
-		}
-		if r.GroupResource() == addressesResource {
-			s.allocator.Addresses(r)
 		}
 		auth.Guard(r, s.rbac)
 	}

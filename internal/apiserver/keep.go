@@ -50,6 +50,25 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 	}
 }
 
+// repairEvery is upstream's period, too.
+const repairEvery = 3 * time.Minute
+
+// repairAddresses makes the records of service addresses agree with the services
+// now and then, until ctx ends: somebody may have deleted one.
+func (s *Server) repairAddresses(ctx context.Context) {
+	ctx = asServer(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(repairEvery):
+		}
+		if err := s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait", repairEvery)
+		}
+	}
+}
+
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

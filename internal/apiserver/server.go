@@ -221,6 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	parts.run(s.keepKubernetesService)
+	parts.run(s.repairAddresses)
 	select {
 	case err := <-served:
 		return err

@@ -30,6 +30,7 @@ import (
 	"carob/internal/controllers/quota"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
+	"carob/internal/controllers/servicecidr"
 	"carob/internal/controllers/source"
 	"carob/internal/controllers/tainteviction"
 )
@@ -157,6 +158,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"certificate-controller", func(c Clients) (controller, error) {
 			return certificates.New(c.Kubernetes, m.inventory, o.Signer), nil
+		}},
+		{"service-cidrs-controller", func(c Clients) (controller, error) {
+			return servicecidr.New(c.Kubernetes, m.inventory), nil
 		}},
 		{"generic-garbage-collector", func(c Clients) (controller, error) {
 			return garbage.New(c.Metadata, m.inventory), nil

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
@@ -10,65 +11,138 @@ import (
 	"carob/internal/base/errkind"
 )
 
+// memory is a book without a server.
+type memory struct {
+	ranged []netip.Prefix
+	held   map[netip.Addr]string // by whom
+}
+
+func newMemory(prefixes ...string) *memory {
+	m := &memory{held: map[netip.Addr]string{}}
+	for _, p := range prefixes {
+		m.ranged = append(m.ranged, netip.MustParsePrefix(p))
+	}
+	return m
+}
+
+func (m *memory) ranges(context.Context) ([]addresses, error) {
+	var out []addresses
+	for _, p := range m.ranged {
+		out = append(out, rangeOf(p))
+	}
+	return out, nil
+}
+
+func (m *memory) claim(_ context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+	if _, taken := m.held[ip]; taken {
+		return errAllocated
+	}
+	if !dry {
+		m.held[ip] = s.Name
+	}
+	return nil
+}
+
+func (m *memory) free(_ context.Context, ip netip.Addr, s *corev1.Service) error {
+	if m.held[ip] == s.Name {
+		delete(m.held, ip)
+	}
+	return nil
+}
+
+func (m *memory) used(context.Context) (map[netip.Addr]bool, error) {
+	out := map[netip.Addr]bool{}
+	for ip := range m.held {
+		out[ip] = true
+	}
+	return out, nil
+}
+
+func allocator(t interface{ Fatal(...any) }, m *memory) *Allocator {
+	a, err := NewAllocator(netip.MustParsePrefix("10.96.0.0/24"), 30000, 30010)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.bind(m)
+	return a
+}
+
 // Whatever is taken, given and given back: no address is handed out twice, none
-// leaves the range, and the range is used up completely before it is full.
+// leaves the ranges, and the ranges are used up completely before they are full.
 func TestAddressesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		bits := rapid.IntRange(24, 29).Draw(t, "bits")
-		a, err := newAddresses(netip.PrefixFrom(netip.MustParseAddr("10.1.2.0"), bits))
-		if err != nil {
-			t.Fatal(err)
+		m := newMemory()
+		size := uint64(0)
+		for i := range rapid.IntRange(1, 3).Draw(t, "ranges") {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), rapid.IntRange(24, 32).Draw(t, "bits"))
+			m.ranged = append(m.ranged, p)
+			size += rangeOf(p).size
 		}
-		held := map[netip.Addr]bool{}
+		a := allocator(t, m)
+		s, mine := &corev1.Service{}, map[netip.Addr]bool{}
+		pick := func(t *rapid.T) netip.Addr {
+			return netip.AddrFrom4([4]byte{10, 1, byte(rapid.IntRange(0, 3).Draw(t, "third")), byte(rapid.IntRange(0, 255).Draw(t, "fourth"))})
+		}
+		usable := func(ip netip.Addr) bool {
+			for _, p := range m.ranged {
+				if last := rangeOf(p); p.Contains(ip) && ip != p.Addr() && ip != last.at(last.size) {
+					return true
+				}
+			}
+			return false
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"next": func(t *rapid.T) {
-				ip, err := a.next()
-				if err != nil {
-					if uint64(len(held)) != a.size || !errkind.Is(err, errkind.Exhausted) {
-						t.Fatalf("full with %d of %d: %v", len(held), a.size, err)
-					}
-					return
-				}
-				if held[ip] || !a.prefix.Contains(ip) || ip == a.prefix.Addr() {
+				ip, err := a.next(t.Context(), s, false)
+				switch {
+				case err != nil && uint64(len(mine)) != size:
+					t.Fatalf("full with %d of %d: %v", len(mine), size, err)
+				case err == nil && (mine[ip] || !usable(ip)):
 					t.Fatalf("gave %v", ip)
+				case err == nil:
+					mine[ip] = true
 				}
-				held[ip] = true
 			},
 			"take": func(t *rapid.T) {
-				ip := a.at(uint64(rapid.IntRange(0, int(a.size)-1).Draw(t, "n")))
-				if err := a.take(ip); (err == nil) == held[ip] {
-					t.Fatalf("take of %v (held: %v): %v", ip, held[ip], err)
+				ip := pick(t)
+				if err := a.take(t.Context(), ip, s, false); (err == nil) != (usable(ip) && !mine[ip]) {
+					t.Fatalf("take of %v (usable: %v, held: %v): %v", ip, usable(ip), mine[ip], err)
+				} else if err == nil {
+					mine[ip] = true
 				}
-				held[ip] = true
 			},
-			"release": func(t *rapid.T) {
-				ip := a.at(uint64(rapid.IntRange(0, int(a.size)-1).Draw(t, "n")))
-				a.release(ip)
-				delete(held, ip)
+			"dry": func(t *rapid.T) {
+				before := len(m.held)
+				_, _ = a.next(t.Context(), s, true)
+				if len(m.held) != before {
+					t.Fatal("a dry run took an address")
+				}
+			},
+			"give back": func(t *rapid.T) {
+				ip := pick(t)
+				a.giveBack(t.Context(), ip, s)
+				delete(mine, ip)
 			},
 		})
 	})
 }
 
 func TestAddressesLimits(t *testing.T) {
-	a, err := newAddresses(netip.MustParsePrefix("10.96.0.0/16"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := rangeOf(netip.MustParsePrefix("10.96.0.0/16"))
 	if a.first().String() != "10.96.0.1" {
 		t.Errorf("first %v", a.first())
 	}
 	for _, ip := range []string{"10.96.0.0", "10.96.255.255", "10.97.0.1", "::1"} {
-		if a.take(netip.MustParseAddr(ip)) == nil {
-			t.Errorf("took %s", ip)
+		if a.has(netip.MustParseAddr(ip)) {
+			t.Errorf("%s is usable", ip)
 		}
 	}
-	if _, err := newAddresses(netip.MustParsePrefix("10.0.0.0/30")); !errkind.Is(err, errkind.Invalid) {
+	if err := checkRange(netip.MustParsePrefix("10.0.0.0/30")); !errkind.Is(err, errkind.Invalid) {
 		t.Errorf("a tiny range: %v", err)
 	}
-	six, err := newAddresses(netip.MustParsePrefix("fd00::/108"))
-	if err != nil || six.first().String() != "fd00::1" {
-		t.Errorf("%v, %v", six.first(), err)
+	six := rangeOf(netip.MustParsePrefix("fd00::/64"))
+	if six.first().String() != "fd00::1" || !six.prefix.Contains(six.any()) || six.any() == six.any() {
+		t.Errorf("%v, %v", six.first(), six.any())
 	}
 }
 
@@ -79,12 +153,10 @@ func service(mod func(*corev1.Service)) *corev1.Service {
 }
 
 func TestRollback(t *testing.T) {
-	a, err := NewAllocator(netip.MustParsePrefix("10.96.0.0/24"), 30000, 30010)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMemory("10.96.0.0/24")
+	a := allocator(t, m)
 	s := service(func(*corev1.Service) {})
-	finish, err := a.begin(s, nil, false)
+	finish, err := a.begin(t.Context(), s, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,33 +164,39 @@ func TestRollback(t *testing.T) {
 		t.Errorf("the protocols of one port have different node ports: %v", s.Spec.Ports)
 	}
 	finish(t.Context(), false)
-	if len(a.ips.used) != 0 || len(a.ports.used) != 0 {
-		t.Errorf("a failed write keeps %v %v", a.ips.used, a.ports.used)
+	if len(m.held) != 0 || len(a.ports.used) != 0 {
+		t.Errorf("a failed write keeps %v %v", m.held, a.ports.used)
 	}
 	// A failure half-way gives back what it took before.
 	bad := service(func(s *corev1.Service) { s.Spec.Ports[1].NodePort = 5 })
-	if _, err := a.begin(bad, nil, false); err == nil {
+	if _, err := a.begin(t.Context(), bad, nil, false); err == nil {
 		t.Fatal("a node port out of range")
 	}
-	if len(a.ips.used) != 0 || len(a.ports.used) != 0 {
-		t.Errorf("a refused service keeps %v %v", a.ips.used, a.ports.used)
+	if len(m.held) != 0 || len(a.ports.used) != 0 {
+		t.Errorf("a refused service keeps %v %v", m.held, a.ports.used)
+	}
+	dry := service(func(*corev1.Service) {})
+	if finish, err = a.begin(t.Context(), dry, nil, true); err != nil || dry.Spec.ClusterIP == "" {
+		t.Fatalf("%v, %v", dry.Spec, err)
+	}
+	finish(t.Context(), true)
+	if len(m.held) != 0 || len(a.ports.used) != 0 {
+		t.Errorf("a dry run keeps %v %v", m.held, a.ports.used)
 	}
 }
 
 func TestTypeChangeReleases(t *testing.T) {
-	a, err := NewAllocator(netip.MustParsePrefix("10.96.0.0/24"), 30000, 30010)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMemory("10.96.0.0/24")
+	a := allocator(t, m)
 	old := service(func(*corev1.Service) {})
-	finish, err := a.begin(old, nil, false)
+	finish, err := a.begin(t.Context(), old, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	finish(t.Context(), true)
 	changed := old.DeepCopy()
 	changed.Spec.Type = corev1.ServiceTypeClusterIP
-	if finish, err = a.begin(changed, old, false); err != nil {
+	if finish, err = a.begin(t.Context(), changed, old, false); err != nil {
 		t.Fatal(err)
 	}
 	finish(t.Context(), true)
@@ -127,11 +205,11 @@ func TestTypeChangeReleases(t *testing.T) {
 	}
 	gone := changed.DeepCopy()
 	gone.Spec.Type, gone.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
-	if finish, err = a.begin(gone, changed, false); err != nil {
+	if finish, err = a.begin(t.Context(), gone, changed, false); err != nil {
 		t.Fatal(err)
 	}
 	finish(t.Context(), true)
-	if len(a.ips.used) != 0 || gone.Spec.ClusterIP != "" {
-		t.Errorf("%v, %v", a.ips.used, gone.Spec)
+	if len(m.held) != 0 || gone.Spec.ClusterIP != "" {
+		t.Errorf("%v, %v", m.held, gone.Spec)
 	}
 }

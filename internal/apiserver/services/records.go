@@ -2,8 +2,10 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,35 +17,108 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver/resources"
 )
 
-// The set of used addresses lives in memory. What users see of it are objects:
-// an IPAddress for each address of a service, written after the service and
-// deleted after it, and a ServiceCIDR for the range. An IPAddress that somebody
-// else makes keeps its address from services. Restore puts in order what a
-// crash between two writes left.
+// Who has an address is said by the IPAddress object of its name: making it takes
+// the address, deleting it gives it back, and one that somebody else made keeps its
+// address from services. The ranges are the ServiceCIDR objects. Both are read from
+// the store whenever an address is needed, so there is nothing to keep in step.
+// Restore and Repair put in order what a crash between two writes left.
 
 const (
-	// rangeName is the ServiceCIDR of the range the server was started with.
-	rangeName = "kubernetes"
+	// RangeName is the ServiceCIDR of the range the server was started with.
+	RangeName = "kubernetes"
+	// RangeFinalizer keeps a ServiceCIDR while its addresses are used.
+	RangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 	// managedBy marks the records made here.
 	managedBy = "ipallocator.k8s.io"
 	// recordTimeout bounds a write beside a request that is answered already.
 	recordTimeout = 10 * time.Second
+	// guesses are random addresses tried before all records are read.
+	guesses = 8
 )
 
-// Bind says where the records are kept from now on.
-func (a *Allocator) Bind(addresses *resources.Store) { a.records.Store(addresses) }
+var errAllocated = errors.New("provided IP is already allocated")
 
-// Range returns the ServiceCIDR object of the allocator's range.
+// book is where ranges and addresses are written down.
+type book interface {
+	// ranges returns what addresses may be taken from now.
+	ranges(ctx context.Context) ([]addresses, error)
+	// claim takes an address for s, or only looks whether it could (dry). The error
+	// is errAllocated when somebody has it.
+	claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error
+	// free gives back the address of s; it does nothing when s has it not.
+	free(ctx context.Context, ip netip.Addr, s *corev1.Service) error
+	used(ctx context.Context) (map[netip.Addr]bool, error)
+}
+
+// take claims the address that a client chose.
+func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+	ranges, err := a.records().ranges(ctx)
+	if err != nil {
+		return err
+	}
+	var valid []string
+	for _, r := range ranges {
+		if r.has(ip) {
+			return a.records().claim(ctx, ip, s, dry)
+		}
+		valid = append(valid, r.prefix.String())
+	}
+	return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %v", ip, strings.Join(valid, ","))
+}
+
+// next claims an address that nobody has.
+func (a *Allocator) next(ctx context.Context, s *corev1.Service, dry bool) (netip.Addr, error) {
+	ranges, err := a.records().ranges(ctx)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, r := range ranges {
+		for range guesses {
+			if r.size == 0 {
+				break
+			}
+			ip := r.any()
+			if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+				return ip, err
+			}
+		}
+		for {
+			used, err := a.records().used(ctx)
+			if err != nil {
+				return netip.Addr{}, err
+			}
+			ip, ok := r.free(used)
+			if !ok {
+				break
+			}
+			if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+				return ip, err
+			}
+		}
+	}
+	return netip.Addr{}, errors.New("range is full")
+}
+
+// giveBack frees an address after the request that had it is answered. The next
+// repair catches up with a failure.
+func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Service) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	if err := a.records().free(ctx, ip, s); err != nil {
+		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service", klog.KObj(s))
+	}
+}
+
+// Range returns the ServiceCIDR object of the allocator's own range.
 func (a *Allocator) Range() *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: rangeName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{a.ips.prefix.String()}}}
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: RangeName, Finalizers: []string{RangeFinalizer}},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{a.own.prefix.String()}}}
 }
 
 // Ready marks a range as usable.
@@ -52,40 +127,129 @@ func Ready(c *networkingv1.ServiceCIDR) {
 		Reason: "", Message: "Kubernetes default Service CIDR is ready"})
 }
 
-// Addresses adds the allocator's hooks to the descriptor of IPAddresses.
-func (a *Allocator) Addresses(r *resources.Resource) {
-	before := r.Customize
-	r.Customize = func(s *genericregistry.Store, base *resources.Strategy) {
-		if before != nil {
-			before(s, base)
-		}
-		s.BeginCreate = func(_ context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-			ip, ok := foreign(obj)
-			if !ok || dryrun.IsDryRun(opts.DryRun) {
-				return func(context.Context, bool) {}, nil
-			}
-			if a.ips.take(ip) != nil {
-				ok = false // of another range, or a service has it: then the object exists, or will soon
-			}
-			return func(_ context.Context, success bool) {
-				if ok && !success {
-					a.ips.release(ip)
-				}
-			}, nil
-		}
-		s.AfterDelete = func(obj runtime.Object, opts *metav1.DeleteOptions) {
-			if ip, ok := foreign(obj); ok && !dryrun.IsDryRun(opts.DryRun) {
-				a.ips.release(ip)
-			}
-		}
-	}
+// objects is the book of a running server.
+type objects struct {
+	own                netip.Prefix
+	ranged, recordings *resources.Store
 }
 
-// foreign returns the address of an IPAddress that was not made here.
-func foreign(obj runtime.Object) (netip.Addr, bool) {
-	o := obj.(*networkingv1.IPAddress)
-	ip, err := netip.ParseAddr(o.Name)
-	return ip, err == nil && o.Labels[networkingv1.LabelManagedBy] != managedBy
+// ranges implements book: the server's own range first, then the other ready ones
+// of its family in the order of their names.
+func (b *objects) ranges(ctx context.Context) ([]addresses, error) {
+	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the service ranges: %w", err)
+	}
+	out := []addresses{rangeOf(b.own)}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		c := o.(*networkingv1.ServiceCIDR)
+		usable := c.DeletionTimestamp == nil && meta.IsStatusConditionTrue(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+		for _, cidr := range c.Spec.CIDRs {
+			switch p, err := netip.ParsePrefix(cidr); {
+			case err != nil || p.Addr().Is4() != b.own.Addr().Is4():
+			case p == b.own:
+				if c.DeletionTimestamp != nil && c.Name == RangeName {
+					out = out[1:]
+				}
+			case usable:
+				out = append(out, rangeOf(p))
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// claim implements book.
+func (b *objects) claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+	ctx = clusterScope(ctx)
+	if dry {
+		_, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = errAllocated
+		}
+		return err
+	}
+	_, err := b.recordings.Create(ctx, record(ip, s), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return errAllocated
+	}
+	return err
+}
+
+// free implements book.
+func (b *objects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
+	ctx = clusterScope(ctx)
+	obj, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if r := obj.(*networkingv1.IPAddress); equality.Semantic.DeepEqual(r.Spec, record(ip, s).Spec) {
+		return b.erase(ctx, r)
+	}
+	return nil
+}
+
+func (b *objects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
+	o := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
+	if _, _, err := b.recordings.Delete(clusterScope(ctx), r.Name, rest.ValidateAllObjectFunc, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete address %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// used implements book.
+func (b *objects) used(ctx context.Context) (map[netip.Addr]bool, error) {
+	out := map[netip.Addr]bool{}
+	return out, b.each(ctx, func(ip netip.Addr, _ *networkingv1.IPAddress) error {
+		out[ip] = true
+		return nil
+	})
+}
+
+func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPAddress) error) error {
+	list, err := b.recordings.List(clusterScope(ctx), &internalversion.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("read the stored addresses: %w", err)
+	}
+	return meta.EachListItem(list, func(o runtime.Object) error {
+		r := o.(*networkingv1.IPAddress)
+		ip, err := netip.ParseAddr(r.Name)
+		if err != nil {
+			return nil // validation lets none in
+		}
+		return f(ip, r)
+	})
+}
+
+// repair makes the records agree with the services that have addresses: missing
+// ones are written, and those of nobody deleted when they are older than young.
+func (b *objects) repair(ctx context.Context, owners map[netip.Addr]*corev1.Service, young time.Duration) error {
+	missing := owners
+	err := b.each(ctx, func(ip netip.Addr, r *networkingv1.IPAddress) error {
+		s := owners[ip]
+		switch {
+		case r.Labels[networkingv1.LabelManagedBy] != managedBy:
+			delete(missing, ip) // somebody else's; the service has it all the same
+		case s != nil && equality.Semantic.DeepEqual(r.Spec, record(ip, s).Spec):
+			delete(missing, ip)
+		case time.Since(r.CreationTimestamp.Time) >= young:
+			return b.erase(ctx, r)
+		}
+		return nil
+	})
+	for ip, s := range missing {
+		if e := b.claim(ctx, ip, s, false); e != nil && !errors.Is(e, errAllocated) {
+			err = errors.Join(err, fmt.Errorf("record address %v of service %s/%s: %w", ip, s.Namespace, s.Name, e))
+		}
+	}
+	return err
 }
 
 func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {
@@ -99,69 +263,4 @@ func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {
 	}
 }
 
-// write makes the record of an address. The service is stored already, so an
-// error is logged; the next start repairs it.
-func (a *Allocator) write(ctx context.Context, ip netip.Addr, s *corev1.Service) {
-	st := a.records.Load()
-	if st == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(apirequest.WithNamespace(context.WithoutCancel(ctx), ""), recordTimeout)
-	defer cancel()
-	_, err := st.Create(ctx, record(ip, s), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		klog.FromContext(ctx).Error(err, "Recording a service's address failed", "address", ip, "service", klog.KObj(s))
-	}
-}
-
-// erase deletes the record of an address.
-func (a *Allocator) erase(ip netip.Addr) {
-	st := a.records.Load()
-	if st == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(apirequest.WithNamespace(context.Background(), ""), recordTimeout)
-	defer cancel()
-	_, _, err := st.Delete(ctx, ip.String(), rest.ValidateAllObjectFunc, &metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		klog.FromContext(ctx).Error(err, "Deleting the record of a service's address failed", "address", ip)
-	}
-}
-
-// restoreRecords makes the records agree with the services that have addresses:
-// missing ones are written, those of nobody deleted, and addresses of others taken.
-func (a *Allocator) restoreRecords(ctx context.Context, owners map[netip.Addr]*corev1.Service) error {
-	st := a.records.Load()
-	if st == nil {
-		return nil
-	}
-	list, err := st.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("read the stored addresses: %w", err)
-	}
-	missing := owners
-	err = meta.EachListItem(list, func(o runtime.Object) error {
-		r := o.(*networkingv1.IPAddress)
-		ip, err := netip.ParseAddr(r.Name)
-		if err != nil {
-			return nil
-		}
-		if _, other := foreign(r); other {
-			_ = a.ips.take(ip) // of another range or a service's: nothing to take
-			return nil
-		}
-		if s := owners[ip]; s != nil && equality.Semantic.DeepEqual(r.Spec, record(ip, s).Spec) {
-			delete(missing, ip)
-			return nil
-		}
-		a.erase(ip)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for ip, s := range missing {
-		a.write(ctx, ip, s)
-	}
-	return nil
-}
+func clusterScope(ctx context.Context) context.Context { return apirequest.WithNamespace(ctx, "") }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
@@ -29,31 +30,61 @@ import (
 
 // Allocator owns the service addresses and node ports.
 type Allocator struct {
-	ips     *addresses
-	ports   *ports
-	records atomic.Pointer[resources.Store] // of IPAddresses; see Bind
+	own   addresses
+	ports *ports
+	bound atomic.Pointer[book]
 }
 
-// NewAllocator returns an empty allocator for a range of addresses and a range of ports.
+// NewAllocator returns an allocator for a range of addresses and a range of ports.
+// Bind it before the first write.
 func NewAllocator(cidr netip.Prefix, lowPort, highPort int) (*Allocator, error) {
-	ips, err := newAddresses(cidr)
-	if err != nil {
+	if err := checkRange(cidr); err != nil {
 		return nil, err
 	}
 	p, err := newPorts(lowPort, highPort)
 	if err != nil {
 		return nil, err
 	}
-	return &Allocator{ips: ips, ports: p}, nil
+	return &Allocator{own: rangeOf(cidr), ports: p}, nil
 }
 
 // FirstIP is the address kept for the kubernetes Service.
-func (a *Allocator) FirstIP() netip.Addr { return a.ips.first() }
+func (a *Allocator) FirstIP() netip.Addr { return a.own.first() }
 
-// Restore marks what the stored services use. Conflicts among them are history
-// and left alone: the first one keeps the address.
+// Bind says where ServiceCIDRs and IPAddresses are kept from now on.
+func (a *Allocator) Bind(ranges, addresses *resources.Store) {
+	a.bind(&objects{own: a.own.prefix, ranged: ranges, recordings: addresses})
+}
+
+func (a *Allocator) bind(b book) { a.bound.Store(&b) }
+
+func (a *Allocator) records() book { return *a.bound.Load() }
+
+// Restore marks the ports that the stored services use, and repairs the records of
+// their addresses. Conflicts among services are history and left alone.
 func (a *Allocator) Restore(ctx context.Context, s *resources.Store) error {
-	list, err := s.List(ctx, &internalversion.ListOptions{})
+	return a.repair(ctx, s, 0, func(svc *corev1.Service) {
+		for _, p := range nodePorts(svc) {
+			_ = a.ports.take(p) // out of today's range or taken: nothing to restore
+		}
+	})
+}
+
+// inFlight is how long a service may be on its way into the store after its
+// address was recorded: longer than any request takes.
+const inFlight = 2 * time.Minute
+
+// Repair makes the records of addresses agree with the services of s.
+func (a *Allocator) Repair(ctx context.Context, s *resources.Store) error {
+	return a.repair(ctx, s, inFlight, func(*corev1.Service) {})
+}
+
+func (a *Allocator) repair(ctx context.Context, s *resources.Store, young time.Duration, look func(*corev1.Service)) error {
+	b, ok := a.records().(*objects)
+	if !ok {
+		return nil
+	}
+	list, err := s.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("read the stored services: %w", err)
 	}
@@ -61,19 +92,17 @@ func (a *Allocator) Restore(ctx context.Context, s *resources.Store) error {
 	err = meta.EachListItem(list, func(o runtime.Object) error {
 		svc := o.(*corev1.Service)
 		for _, ip := range allocatedIPs(svc) {
-			if a.ips.take(ip) == nil { // else out of today's range or taken: nothing to restore
+			if owners[ip] == nil {
 				owners[ip] = svc
 			}
 		}
-		for _, p := range nodePorts(svc) {
-			_ = a.ports.take(p)
-		}
+		look(svc)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return a.restoreRecords(ctx, owners)
+	return b.repair(ctx, owners, young)
 }
 
 // Resource returns the descriptor of services, which allocates from a.
@@ -91,7 +120,7 @@ func (a *Allocator) Resource() *resources.Resource {
 			s.BeginUpdate = a.beginUpdate
 			s.AfterDelete = func(obj runtime.Object, opts *metav1.DeleteOptions) {
 				if !dryrun.IsDryRun(opts.DryRun) {
-					a.release(svc(obj), nil)
+					a.release(context.Background(), svc(obj), nil)
 				}
 			}
 		},
@@ -171,18 +200,18 @@ func carryOver(s, old *corev1.Service) {
 	}
 }
 
-func (a *Allocator) beginCreate(_ context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-	return a.begin(obj.(*corev1.Service), nil, dryrun.IsDryRun(opts.DryRun))
+func (a *Allocator) beginCreate(ctx context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+	return a.begin(ctx, obj.(*corev1.Service), nil, dryrun.IsDryRun(opts.DryRun))
 }
 
-func (a *Allocator) beginUpdate(_ context.Context, obj, old runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-	return a.begin(obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(opts.DryRun))
+func (a *Allocator) beginUpdate(ctx context.Context, obj, old runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+	return a.begin(ctx, obj.(*corev1.Service), old.(*corev1.Service), dryrun.IsDryRun(opts.DryRun))
 }
 
 // begin allocates what s needs beyond old's. The returned function settles it:
 // after a failed write, or a dry run, what was new is given back; else what
 // old had and s has no more.
-func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
+func (a *Allocator) begin(ctx context.Context, s, old *corev1.Service, dry bool) (genericregistry.FinishFunc, error) {
 	// The store calls this before the strategy prepares the object.
 	normalize(s)
 	if old != nil {
@@ -194,7 +223,7 @@ func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.Fin
 			f()
 		}
 	}
-	if err := a.allocateIP(s, old, &undo); err != nil {
+	if err := a.allocateIP(ctx, s, old, dry, &undo); err != nil {
 		rollback()
 		return nil, err
 	}
@@ -203,24 +232,16 @@ func (a *Allocator) begin(s, old *corev1.Service, dry bool) (genericregistry.Fin
 		return nil, err
 	}
 	return func(ctx context.Context, success bool) {
-		if !success || dry {
+		switch {
+		case !success || dry:
 			rollback()
-			return
-		}
-		var had []netip.Addr
-		if old != nil {
-			had = allocatedIPs(old)
-			a.release(old, s)
-		}
-		for _, ip := range allocatedIPs(s) {
-			if !slices.Contains(had, ip) {
-				a.write(ctx, ip, s)
-			}
+		case old != nil:
+			a.release(ctx, old, s)
 		}
 	}, nil
 }
 
-func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
+func (a *Allocator) allocateIP(ctx context.Context, s, old *corev1.Service, dry bool, undo *[]func()) error {
 	if !wantsIP(s) {
 		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
 		return nil
@@ -233,7 +254,7 @@ func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
 		return invalid(s, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), *s.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
 	}
 	family := corev1.IPv4Protocol
-	if a.ips.prefix.Addr().Is6() {
+	if a.own.prefix.Addr().Is6() {
 		family = corev1.IPv6Protocol
 	}
 	if len(s.Spec.IPFamilies) == 0 {
@@ -244,12 +265,17 @@ func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
 	if headless(s) {
 		return nil
 	}
+	giveBack := func(ip netip.Addr) {
+		if !dry {
+			*undo = append(*undo, func() { a.giveBack(ctx, ip, s) })
+		}
+	}
 	if s.Spec.ClusterIP == "" {
-		ip, err := a.ips.next()
+		ip, err := a.next(ctx, s, dry)
 		if err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", err))
 		}
-		*undo = append(*undo, func() { a.ips.release(ip) })
+		giveBack(ip)
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = ip.String(), []string{ip.String()}
 		return nil
 	}
@@ -257,10 +283,10 @@ func (a *Allocator) allocateIP(s, old *corev1.Service, undo *[]func()) error {
 	if !ip.IsValid() || old != nil && slices.Contains(allocatedIPs(old), ip) {
 		return nil
 	}
-	if err := a.ips.take(ip); err != nil {
+	if err := a.take(ctx, ip, s, dry); err != nil {
 		return invalid(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", ip, err)))
 	}
-	*undo = append(*undo, func() { a.ips.release(ip) })
+	giveBack(ip)
 	return nil
 }
 
@@ -354,7 +380,7 @@ func sharedNodePort(before []corev1.ServicePort, p *corev1.ServicePort) int {
 }
 
 // release gives back what s has and keep (nil for nothing) has not.
-func (a *Allocator) release(s, keep *corev1.Service) {
+func (a *Allocator) release(ctx context.Context, s, keep *corev1.Service) {
 	var ips []netip.Addr
 	var kept []port
 	if keep != nil {
@@ -362,8 +388,7 @@ func (a *Allocator) release(s, keep *corev1.Service) {
 	}
 	for _, ip := range allocatedIPs(s) {
 		if !slices.Contains(ips, ip) {
-			a.erase(ip)
-			a.ips.release(ip)
+			a.giveBack(ctx, ip, s)
 		}
 	}
 	for _, p := range nodePorts(s) {

@@ -1,0 +1,188 @@
+// Package servicecidr lets the ranges of service addresses be used and keeps one
+// that is deleted for as long as addresses of it are in use. The controller manager
+// runs it; it must never touch an address.
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+)
+
+const (
+	finalizer = "networking.k8s.io/service-cidr-finalizer"
+	managed   = networkingv1.LabelManagedBy + "=ipallocator.k8s.io"
+	// A request that was under way when the range was deleted may still take an address of it.
+	grace = 2 * time.Second
+)
+
+var (
+	ranges    = networkingv1.Resource("servicecidrs")
+	addresses = networkingv1.Resource("ipaddresses")
+)
+
+// Controller keeps ranges. Its key is a name.
+type Controller struct {
+	*loop.Loop
+	client kubernetes.Interface
+
+	mu      sync.Mutex
+	leaving map[string]bool // names of ranges that are deleted
+}
+
+// New returns a controller that reads inv and writes through client.
+func New(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
+	c := &Controller{client: client, leaving: map[string]bool{}}
+	c.Loop = loop.New("servicecidr", 1, c.reconcile)
+	inv.AddReader(c)
+	return c
+}
+
+// Changed implements inventory.Reader.
+func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	if k.GroupResource() != ranges {
+		return
+	}
+	c.mu.Lock()
+	if o.DeletionTimestamp != nil {
+		c.leaving[o.Name] = true
+	}
+	c.mu.Unlock()
+	c.Add(o.Name)
+	c.lookAgain() // a new range may hold the addresses of one that is deleted
+}
+
+// Gone implements inventory.Reader.
+func (c *Controller) Gone(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	switch k.GroupResource() {
+	case ranges:
+		c.mu.Lock()
+		delete(c.leaving, o.Name)
+		c.mu.Unlock()
+	case addresses:
+		c.lookAgain()
+	}
+}
+
+// Relisted implements inventory.Reader.
+func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
+	for _, o := range objects {
+		c.Changed(k, o)
+	}
+	if k.GroupResource() == addresses {
+		c.lookAgain()
+	}
+}
+
+// Kinds implements inventory.Reader.
+func (c *Controller) Kinds() {}
+
+func (c *Controller) lookAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.leaving {
+		c.Add(name)
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
+	api := c.client.NetworkingV1().ServiceCIDRs()
+	r, err := api.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at service range %s: %w", name, err)
+	}
+	if r.DeletionTimestamp != nil {
+		return c.letGo(ctx, r)
+	}
+	if !slices.Contains(r.Finalizers, finalizer) {
+		r.Finalizers = append(r.Finalizers, finalizer)
+		if r, err = api.Update(ctx, r, metav1.UpdateOptions{}); err != nil {
+			return again(fmt.Errorf("protect service range %s: %w", name, err))
+		}
+	}
+	return again(c.tell(ctx, r, metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
+}
+
+// letGo takes the finalizer from a range that nobody needs any more.
+func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (time.Duration, error) {
+	if !slices.Contains(r.Finalizers, finalizer) {
+		return 0, nil
+	}
+	all, err := c.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("list service ranges: %w", err)
+	}
+	used, err := c.client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{LabelSelector: managed})
+	if err != nil {
+		return 0, fmt.Errorf("list service addresses: %w", err)
+	}
+	if needed(r, all.Items, used.Items) {
+		return again(c.tell(ctx, r, metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
+			Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"}))
+	}
+	if wait := time.Until(r.DeletionTimestamp.Add(grace)); wait > 0 {
+		return wait, nil
+	}
+	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
+	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return again(fmt.Errorf("let service range %s go: %w", r.Name, err))
+	}
+	return 0, nil
+}
+
+// needed reports whether an address in use is of range r and of no range that stays.
+func needed(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, used []networkingv1.IPAddress) bool {
+	var others []networkingv1.ServiceCIDR
+	for _, o := range all {
+		if o.UID != r.UID && o.DeletionTimestamp == nil {
+			others = append(others, o)
+		}
+	}
+	return slices.ContainsFunc(used, func(a networkingv1.IPAddress) bool {
+		ip, err := netip.ParseAddr(a.Name)
+		return err == nil && contains(r, ip) && !slices.ContainsFunc(others, func(o networkingv1.ServiceCIDR) bool { return contains(&o, ip) })
+	})
+}
+
+func contains(r *networkingv1.ServiceCIDR, ip netip.Addr) bool {
+	return slices.ContainsFunc(r.Spec.CIDRs, func(cidr string) bool {
+		p, err := netip.ParsePrefix(cidr)
+		return err == nil && p.Contains(ip)
+	})
+}
+
+// tell stores the Ready condition where it says something else.
+func (c *Controller) tell(ctx context.Context, r *networkingv1.ServiceCIDR, ready metav1.Condition) error {
+	ready.Type = networkingv1.ServiceCIDRConditionReady
+	if old := meta.FindStatusCondition(r.Status.Conditions, ready.Type); old != nil && old.Status == ready.Status && old.Reason == ready.Reason {
+		return nil
+	}
+	meta.SetStatusCondition(&r.Status.Conditions, ready)
+	if _, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("update the status of service range %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// again looks once more when somebody else wrote meanwhile.
+func again(err error) (time.Duration, error) {
+	if apierrors.IsConflict(err) {
+		return 10 * time.Millisecond, nil
+	}
+	return 0, err
+}
