@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -19,7 +20,8 @@ import (
 // answers all else too, which is as correct and, for an engine in the same
 // process, nearly as fast.
 type lazy struct {
-	storage.Interface // the engine's
+	storage.Interface        // the engine's
+	root              string // the key of all objects
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
 	own               func(context.Context) bool // says whether a part of this process asks
 
@@ -100,7 +102,7 @@ func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 // nil where a cache is due: for a part of the objects, when there is one, and for
 // a client, which may stop reading: the engine's queue has no limit.
 func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if !opts.Recursive || !opts.Predicate.Empty() || !l.own(ctx) {
+	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.own(ctx) {
 		return nil, nil
 	}
 	l.mu.Lock()
@@ -108,8 +110,7 @@ func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOption
 	if l.stopped || l.cache != nil {
 		return nil, nil
 	}
-	opts.ProgressNotify = opts.Predicate.AllowWatchBookmarks
-	w, err := l.Interface.Watch(ctx, key, opts)
+	w, err := watchEngine(ctx, l.Interface, true, key, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOption
 // the version of a write that no cache saw.
 func (l *lazy) watch(ctx context.Context, cached patient, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {
-		return l.Interface.Watch(ctx, key, opts)
+		return watchEngine(ctx, l.Interface, l.own(ctx), key, opts)
 	}
 	return cached.Watch(ctx, key, opts)
 }

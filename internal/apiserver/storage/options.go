@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,14 +164,14 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if err != nil {
 		return nil, nil, err
 	}
-	caching := Uncached
-	if !o.allUncached {
-		caching = o.caching(c.GroupResource)
-	}
-	if caching == Uncached {
+	if o.allUncached {
 		return raw, func() { raw.Close() }, nil
 	}
-	cached := &lazy{Interface: raw, own: o.own, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	caching := o.caching(c.GroupResource)
+	if caching == Uncached {
+		return bounded{raw, o.own}, func() { raw.Close() }, nil
+	}
+	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
@@ -24,7 +25,34 @@ func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions
 	if err != nil {
 		return nil, err
 	}
-	return newQueue(w, watchRoom), nil
+	return newQueue(w, watchRoom, 0), nil
+}
+
+// slowest is how long a client served by the engine may take for watchRoom events
+// when more are waiting. The engine keeps all that comes meanwhile.
+const slowest = 5 * time.Second
+
+// bounded is the engine's store where clients watch it without a cache.
+type bounded struct {
+	storage.Interface
+	own func(context.Context) bool // says whether a part of this process asks
+}
+
+// Watch implements storage.Interface.
+func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	return watchEngine(ctx, b.Interface, b.own(ctx), key, opts)
+}
+
+// watchEngine has the engine serve a watch, with bookmarks if the client wants
+// them. A client that does not read is cut off; it may go on where it was. Parts of
+// this process are trusted to read.
+func watchEngine(ctx context.Context, engine storage.Interface, own bool, key string, opts storage.ListOptions) (watch.Interface, error) {
+	opts.ProgressNotify = opts.Predicate.AllowWatchBookmarks
+	w, err := engine.Watch(ctx, key, opts)
+	if err != nil || own {
+		return w, err
+	}
+	return newQueue(w, watchRoom, slowest), nil
 }
 
 // queue passes the events of a watch on in their order and holds up to room of
@@ -36,9 +64,11 @@ type queue struct {
 	stop    sync.Once
 }
 
-func newQueue(source watch.Interface, room int) *queue {
+// newQueue returns a queue that ends when its reader takes longer than slowest for
+// room events while as many are waiting; zero is no limit.
+func newQueue(source watch.Interface, room int, slowest time.Duration) *queue {
 	q := &queue{source: source, out: make(chan watch.Event), stopped: make(chan struct{})}
-	go q.run(room)
+	go q.run(room, slowest)
 	return q
 }
 
@@ -53,13 +83,21 @@ func (q *queue) Stop() {
 // ResultChan implements watch.Interface. It is closed after the last event of the source, or after Stop.
 func (q *queue) ResultChan() <-chan watch.Event { return q.out }
 
-func (q *queue) run(room int) {
+func (q *queue) run(room int, slowest time.Duration) {
 	defer close(q.out)
 	var waiting []watch.Event
+	var late <-chan time.Time // set while the queue is full
+	taken := 0                // since late was set
 	for in := q.source.ResultChan(); in != nil || len(waiting) > 0; {
 		from, to, first := in, q.out, watch.Event{}
 		if len(waiting) >= room {
 			from = nil
+		}
+		switch {
+		case len(waiting) < room/2 || taken >= room:
+			late, taken = nil, 0
+		case len(waiting) >= room && late == nil && slowest > 0:
+			late, taken = time.After(slowest), 0
 		}
 		if len(waiting) > 0 {
 			first = waiting[0]
@@ -76,6 +114,10 @@ func (q *queue) run(room int) {
 		case to <- first:
 			waiting[0] = watch.Event{}
 			waiting = waiting[1:]
+			taken++
+		case <-late:
+			q.Stop()
+			return
 		case <-q.stopped:
 			return
 		}

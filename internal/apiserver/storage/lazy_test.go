@@ -1,0 +1,252 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"carob/internal/apiserver/scheme"
+)
+
+// ownKey marks the contexts of parts of this process in these tests.
+type ownKey struct{}
+
+func asOwn(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
+
+// classes is a store of priority classes, which these tests take as a kind with
+// namespaces: a key is all that a store knows of them.
+type classes struct {
+	storage.Interface
+	engine  *Engine
+	destroy func()
+}
+
+const classesRoot = "/priorityclasses"
+
+func openClasses(t *testing.T, caching Caching) classes {
+	t.Helper()
+	set, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, filepath.Join(t.TempDir(), "etcd"))
+	o := NewOptions(e, set, func(schema.GroupResource) Caching { return caching }, Plain,
+		func(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil })
+	t.Cleanup(o.Close)
+	ro, err := o.GetRESTOptions(schedulingv1.Resource("priorityclasses"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, destroy, err := ro.Decorator(ro.StorageConfig, classesRoot, func(obj runtime.Object) (string, error) {
+		m, err := meta.Accessor(obj)
+		return classesRoot + "/" + m.GetNamespace() + "/" + m.GetName(), err
+	}, func() runtime.Object { return &schedulingv1.PriorityClass{} }, func() runtime.Object { return &schedulingv1.PriorityClassList{} }, storage.DefaultClusterScopedAttr, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(destroy)
+	return classes{s, e, destroy}
+}
+
+func (c classes) create(t *testing.T, namespace, name string) *schedulingv1.PriorityClass {
+	t.Helper()
+	out := &schedulingv1.PriorityClass{}
+	in := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"name": name}}}
+	if err := c.Create(t.Context(), classesRoot+"/"+namespace+"/"+name, in, out, 0); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (c classes) update(t *testing.T, namespace, name string, value int32) {
+	t.Helper()
+	if err := c.GuaranteedUpdate(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, false, nil,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			obj.(*schedulingv1.PriorityClass).Value = value
+			return obj, nil
+		}), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c classes) remove(t *testing.T, namespace, name string) {
+	t.Helper()
+	if err := c.Delete(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// all are the options of a watch of everything from a version.
+func all(version string) storage.ListOptions {
+	return storage.ListOptions{ResourceVersion: version, Recursive: true, Predicate: storage.Everything}
+}
+
+// initial are those of a watch that begins with what is stored.
+func initial() storage.ListOptions {
+	o := all("")
+	o.SendInitialEvents = new(true)
+	o.Predicate.AllowWatchBookmarks = true
+	return o
+}
+
+func (c classes) watch(t *testing.T, ctx context.Context, key string, opts storage.ListOptions) watch.Interface {
+	t.Helper()
+	w, err := c.Watch(ctx, key, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return w
+}
+
+// tell names an event in short.
+func tell(e watch.Event) string {
+	object := e.Object
+	if cached, ok := object.(runtime.CacheableObject); ok {
+		object = cached.GetObject()
+	}
+	c, ok := object.(*schedulingv1.PriorityClass)
+	switch {
+	case !ok:
+		return fmt.Sprintf("%s %v", e.Type, e.Object)
+	case e.Type == watch.Bookmark && c.Annotations[metav1.InitialEventsAnnotationKey] == "true":
+		return "END OF INITIAL EVENTS"
+	case e.Type == watch.Bookmark:
+		return "BOOKMARK"
+	}
+	return fmt.Sprintf("%s %s=%d", e.Type, c.Name, c.Value)
+}
+
+func expect(t *testing.T, w watch.Interface, want ...string) {
+	t.Helper()
+	for _, x := range want {
+		e, open := <-w.ResultChan()
+		if got := tell(e); !open || got != x {
+			t.Fatalf("event %q (open: %v), want %q", got, open, x)
+		}
+	}
+}
+
+func (c classes) hasCache() bool { return c.Interface.(*lazy).cached.Load() != nil }
+
+// A watch of a part of this process needs no cache. It tells everything in its
+// order, goes on while a client's watch makes the cache, and ends with the storage.
+func TestLazyDirectWatch(t *testing.T) {
+	c := openClasses(t, Lazy)
+	c.create(t, "a", "one")
+	direct := c.watch(t, asOwn(t.Context()), classesRoot, initial())
+	expect(t, direct, "ADDED one=0", "END OF INITIAL EVENTS")
+	two := c.create(t, "b", "two")
+	later := c.watch(t, asOwn(t.Context()), classesRoot, all(two.ResourceVersion))
+	c.update(t, "a", "one", 1)
+	c.remove(t, "a", "one")
+	expect(t, direct, "ADDED two=0", "MODIFIED one=1", "DELETED one=1")
+	expect(t, later, "MODIFIED one=1", "DELETED one=1")
+	if c.hasCache() {
+		t.Fatal("parts of this process made a cache")
+	}
+	ofClient := c.watch(t, t.Context(), classesRoot, initial())
+	expect(t, ofClient, "ADDED two=0", "END OF INITIAL EVENTS")
+	if !c.hasCache() {
+		t.Fatal("a client's watch made no cache")
+	}
+	// A client may know a version from before the cache, and a part of this process now uses the cache.
+	before := c.watch(t, t.Context(), classesRoot, all(two.ResourceVersion))
+	cached := c.watch(t, asOwn(t.Context()), classesRoot, initial())
+	expect(t, cached, "ADDED two=0", "END OF INITIAL EVENTS")
+	c.update(t, "b", "two", 2)
+	expect(t, before, "MODIFIED one=1", "DELETED one=1", "MODIFIED two=2")
+	for _, w := range []watch.Interface{direct, later, ofClient, cached} {
+		expect(t, w, "MODIFIED two=2")
+	}
+	c.destroy()
+	for name, w := range map[string]watch.Interface{"direct": direct, "client": ofClient, "cached": cached} {
+		for e := range w.ResultChan() {
+			t.Errorf("%s: %s after the end", name, tell(e))
+		}
+	}
+	if _, err := c.Watch(asOwn(t.Context()), classesRoot, all("")); err == nil {
+		t.Error("a watch of a storage that is destroyed")
+	}
+}
+
+// Whoever wants a part of the objects, and every client, gets a cache: the engine
+// would tell each of them everything, and has no limit for one that does not read.
+func TestLazyMakesCache(t *testing.T) {
+	selector := all("")
+	selector.Predicate = storage.SelectionPredicate{Label: labels.SelectorFromSet(labels.Set{"name": "one"}), Field: fields.Everything(), GetAttrs: storage.DefaultClusterScopedAttr}
+	single := all("")
+	single.Recursive = false
+	for name, tc := range map[string]struct {
+		own  bool
+		key  string
+		opts storage.ListOptions
+	}{
+		"client":    {false, classesRoot, all("")},
+		"namespace": {true, classesRoot + "/a", all("")},
+		"selector":  {true, classesRoot, selector},
+		"object":    {true, classesRoot + "/a/one", single},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := openClasses(t, Lazy)
+			c.create(t, "a", "one")
+			ctx := t.Context()
+			if tc.own {
+				ctx = asOwn(ctx)
+			}
+			expect(t, c.watch(t, ctx, tc.key, tc.opts), "ADDED one=0")
+			if !c.hasCache() || len(c.Interface.(*lazy).direct) != 0 {
+				t.Errorf("cache: %v, watches of the engine: %d", c.hasCache(), len(c.Interface.(*lazy).direct))
+			}
+		})
+	}
+}
+
+// A direct watch is forgotten when its request ends, and a version that has been
+// compacted away is told as upstream's store tells it.
+func TestLazyForgetsWatches(t *testing.T) {
+	c := openClasses(t, Lazy)
+	l := c.Interface.(*lazy)
+	first := c.create(t, "a", "one")
+	ctx, cancel := context.WithCancel(asOwn(t.Context()))
+	w := c.watch(t, ctx, classesRoot, all(""))
+	expect(t, w, "ADDED one=0")
+	cancel()
+	for range w.ResultChan() {
+	}
+	forgotten := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.direct) == 0
+	}
+	for !forgotten() {
+		<-c.watch(t, t.Context(), classesRoot, all("")).ResultChan() // something else to do
+	}
+	c.update(t, "a", "one", 1)
+	c.update(t, "a", "one", 2)
+	now, err := c.GetCurrentResourceVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.engine.Client.Compact(t.Context(), int64(now)); err != nil {
+		t.Fatal(err)
+	}
+	for _, ctx := range []context.Context{t.Context(), asOwn(t.Context())} {
+		e := <-c.watch(t, ctx, classesRoot, all(first.ResourceVersion)).ResultChan()
+		if err := apierrors.FromObject(e.Object); e.Type != watch.Error || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			t.Errorf("own %v: %s %v, want 410", ctx.Value(ownKey{}), e.Type, e.Object)
+		}
+	}
+}
