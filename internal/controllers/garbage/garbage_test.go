@@ -1,0 +1,161 @@
+package garbage
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"carob/internal/controllers/inventory"
+)
+
+var maps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+// object is a config map that belongs to owners of the same kind.
+func object(namespace, name string, owners ...string) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name)}}
+	for _, owner := range owners {
+		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner, UID: types.UID(namespace + "/" + owner)})
+	}
+	return o
+}
+
+// world is a collector on a fake API in virtual time.
+type world struct {
+	*testing.T
+	objects *metadatafake.FakeMetadataClient
+}
+
+func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := metadatafake.NewTestScheme()
+		if err := metav1.AddMetaToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		w := &world{T: t, objects: metadatafake.NewSimpleMetadataClient(scheme, objects...)}
+		served := fake.NewClientset()
+		served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete", "patch"}}}}}
+		inv := inventory.New(served.Discovery(), w.objects, time.Second)
+		c := New(w.objects, inv)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{}, 2)
+		go func() { inv.Run(ctx); done <- struct{}{} }()
+		go func() { c.Run(ctx); done <- struct{}{} }()
+		w.settle()
+		test(w)
+		cancel()
+		<-done
+		<-done
+	})
+}
+
+// settle lets the kinds be found, or an orphan's dependents arrive.
+func (w *world) settle() {
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+}
+
+func (w *world) has(namespace, name string, want bool) *metav1.PartialObjectMetadata {
+	w.Helper()
+	o, err := w.objects.Resource(maps).Namespace(namespace).Get(w.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+	if got := err == nil; got != want {
+		w.Errorf("%s/%s is there: %t, want %t", namespace, name, got, want)
+	}
+	return o
+}
+
+func (w *world) delete(namespace, name string) {
+	w.Helper()
+	if err := w.objects.Resource(maps).Namespace(namespace).Delete(w.Context(), name, metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	w.settle()
+}
+
+// Dependents go with their last owner, and theirs with them.
+func TestDependentsGo(t *testing.T) {
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "b"), object("ns", "of-a", "a"), object("ns", "of-both", "a", "b"), object("ns", "below", "of-a"), object("ns", "free")}, func(w *world) {
+		w.delete("ns", "a")
+		w.has("ns", "of-a", false)
+		w.has("ns", "below", false)
+		w.has("ns", "free", true)
+		if o := w.has("ns", "of-both", true); len(o.OwnerReferences) != 1 || o.OwnerReferences[0].Name != "b" {
+			w.Errorf("owners left: %v", o.OwnerReferences)
+		}
+		w.delete("ns", "b")
+		w.has("ns", "of-both", false)
+	})
+}
+
+// What was owned by something that never was, or by another of the same name, goes;
+// what is owned by a kind that nobody serves stays.
+func TestOwnersThatAreNotThere(t *testing.T) {
+	impostor, strange := object("ns", "of-old", "a"), object("ns", "of-strange", "x")
+	impostor.OwnerReferences[0].UID = "an earlier a"
+	strange.OwnerReferences[0].APIVersion = "example.com/v1"
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-nobody", "nobody"), impostor, strange}, func(w *world) {
+		w.has("ns", "of-nobody", false)
+		w.has("ns", "of-old", false)
+		w.has("ns", "of-strange", true)
+	})
+}
+
+func TestOrphansAreReleased(t *testing.T) {
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a")}, func(w *world) {
+		owner := w.has("ns", "a", true)
+		owner.Finalizers, owner.DeletionTimestamp = []string{metav1.FinalizerOrphanDependents}, &metav1.Time{Time: time.Now()}
+		if err := w.objects.Tracker().Update(maps, owner, "ns"); err != nil {
+			w.Fatal(err)
+		}
+		w.settle()
+		if o := w.has("ns", "of-a", true); len(o.OwnerReferences) != 0 {
+			w.Errorf("owners left: %v", o.OwnerReferences)
+		}
+		if o := w.has("ns", "a", true); len(o.Finalizers) != 0 {
+			w.Errorf("finalizers left: %v", o.Finalizers)
+		}
+	})
+}
+
+// An owner in another namespace is none.
+func TestOwnerInAnotherNamespace(t *testing.T) {
+	lost := object("other", "lost", "a")
+	lost.OwnerReferences[0].UID = "ns/a"
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a"), lost}, func(w *world) {
+		w.has("other", "lost", false)
+		w.has("ns", "of-a", true)
+	})
+}
+
+// A write that fails is tried again.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a")}, func(w *world) {
+		failures := 3
+		w.objects.PrependReactor("delete", "configmaps", func(a ktesting.Action) (bool, runtime.Object, error) {
+			if a.(ktesting.DeleteAction).GetName() != "of-a" || failures == 0 {
+				return false, nil, nil
+			}
+			failures--
+			return true, nil, apierrors.NewInternalError(context.DeadlineExceeded)
+		})
+		w.delete("ns", "a")
+		w.has("ns", "of-a", false)
+		if failures != 0 {
+			w.Errorf("%d failures left", failures)
+		}
+	})
+}

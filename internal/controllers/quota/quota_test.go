@@ -1,0 +1,149 @@
+package quota
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"carob/internal/controllers/inventory"
+)
+
+func limit(hard map[corev1.ResourceName]string) *corev1.ResourceQuota {
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+	for name, n := range hard {
+		q.Spec.Hard[name] = resource.MustParse(n)
+	}
+	return q
+}
+
+func pod(name, cpu string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
+}
+
+// world is a controller on a fake API in virtual time; a test plays the inventory.
+type world struct {
+	*testing.T
+	*Controller
+	client *fake.Clientset
+}
+
+var (
+	quotaKind = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("resourcequotas"), Namespaced: true}
+	podKind   = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods"), Namespaced: true}
+)
+
+func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := metadatafake.NewTestScheme()
+		if err := metav1.AddMetaToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		client, objects := fake.NewClientset(objects...), metadatafake.NewSimpleMetadataClient(scheme)
+		w := &world{T: t, client: client, Controller: New(client, objects, inventory.New(client.Discovery(), objects, 0))}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { w.Controller.Run(ctx); close(done) }()
+		w.Relisted(quotaKind, []*metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}}})
+		w.settle()
+		test(w)
+		cancel()
+		<-done
+	})
+}
+
+func (w *world) settle() {
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+func (w *world) used(want map[corev1.ResourceName]string) {
+	w.Helper()
+	q, err := w.client.CoreV1().ResourceQuotas("ns").Get(w.Context(), "q", metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for name, n := range want {
+		if got := q.Status.Used[name]; got.Cmp(resource.MustParse(n)) != 0 {
+			w.Errorf("%s used: %s, want %s", name, got.String(), n)
+		}
+	}
+	if len(q.Status.Used) != len(want) || len(q.Status.Hard) != len(q.Spec.Hard) {
+		w.Errorf("status %v", q.Status)
+	}
+}
+
+// What goes is given back, without anybody asking.
+func TestGivesBack(t *testing.T) {
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "requests.cpu": "2"}), pod("a", "100m"), pod("b", "200m")}, func(w *world) {
+		w.used(map[corev1.ResourceName]string{"pods": "2", "requests.cpu": "300m"})
+		if err := w.client.CoreV1().Pods("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		w.Gone(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
+		w.settle()
+		w.used(map[corev1.ResourceName]string{"pods": "1", "requests.cpu": "200m"})
+	})
+}
+
+// A namespace without a quota costs nothing.
+func TestNoQuotaNoWork(t *testing.T) {
+	inWorld(t, []runtime.Object{limit(nil)}, func(w *world) {
+		w.client.ClearActions()
+		w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "p"}})
+		w.settle()
+		if a := w.client.Actions(); len(a) != 0 {
+			w.Errorf("asked for %v", a)
+		}
+	})
+}
+
+// Who charged meanwhile is not overwritten: the controller counts again.
+func TestConflict(t *testing.T) {
+	conflicts := 0
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"})}, func(w *world) {
+		w.client.PrependReactor("update", "resourcequotas", func(ktesting.Action) (bool, runtime.Object, error) {
+			if conflicts++; conflicts > 2 {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewConflict(corev1.Resource("resourcequotas"), "q", nil)
+		})
+		if _, err := w.client.CoreV1().Pods("ns").Create(w.Context(), pod("a", "1"), metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
+		w.settle()
+		w.used(map[corev1.ResourceName]string{"pods": "1"})
+		if conflicts != 3 {
+			w.Errorf("%d writes", conflicts)
+		}
+	})
+}
+
+// What can't be counted keeps what was known of it.
+func TestCountFails(t *testing.T) {
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "services": "3"}), pod("a", "1")}, func(w *world) {
+		w.used(map[corev1.ResourceName]string{"pods": "1", "services": "0"})
+		broken := true
+		w.client.PrependReactor("list", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
+			return broken, nil, apierrors.NewInternalError(context.DeadlineExceeded)
+		})
+		if _, err := w.client.CoreV1().Services("ns").Create(w.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		w.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}})
+		w.settle()
+		w.used(map[corev1.ResourceName]string{"pods": "1", "services": "1"})
+		broken = false
+	})
+}
