@@ -12,11 +12,11 @@ import (
 )
 
 // checkBegin checks one action at the time it is begun.
-func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
+func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life podlife.Life) {
 	name := own.pod.Name
 	for _, f := range own.flights {
-		if f.key == a.Key() {
-			w.broken(oneKey, name, "%s is begun while it is in flight", a.Key())
+		if f.key == k {
+			w.broken(oneKey, name, "%s is begun while it is in flight", k)
 		}
 	}
 	soon := false
@@ -25,7 +25,7 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 		soon = true
 	}
 	for _, f := range own.failures {
-		if !soon && f.key == a.Key() && w.loop.now.Sub(f.at) < time.Second {
+		if !soon && f.key == k && w.loop.now.Sub(f.at) < time.Second {
 			w.broken(retryWaits, name, "%s failed %v ago", f.key, w.loop.now.Sub(f.at))
 		}
 	}
@@ -35,10 +35,10 @@ func (w *world) checkBegin(own *owner, a podlife.Action, life podlife.Life) {
 			w.checkPostStart(own, s.Container)
 		}
 		if life != podlife.Syncing {
-			w.broken(noStartWhenOver, name, "%s while %s", a.Key(), life)
+			w.broken(noStartWhenOver, name, "%s while %s", k, life)
 		}
 		if own.rejected != nil {
-			w.broken(rejectedIsOver, name, "%s for a pod that was refused", a.Key())
+			w.broken(rejectedIsOver, name, "%s for a pod that was refused", k)
 		}
 		if p, ok := a.(podlife.PullImage); ok {
 			if c, _, _ := containerOf(own.pod, p.Container); c != nil && c.ImagePullPolicy == corev1.PullNever {

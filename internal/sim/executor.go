@@ -37,9 +37,9 @@ type hook struct {
 }
 
 // begin begins an action as an executor does: it ends some time later, well or not.
-func (own *owner) begin(a podlife.Action) {
+func (own *owner) begin(k podlife.Key, a podlife.Action) {
 	w := own.w
-	f := &flight{key: a.Key(), action: a}
+	f := &flight{key: k, action: a}
 	own.flights = append(own.flights, f)
 	switch a := a.(type) {
 	case podlife.StopContainer:

@@ -142,10 +142,11 @@ func (own *owner) step() {
 		own.cancel(k)
 	}
 	for _, b := range out.Begin {
-		w.logf("%s begin %s: %s", own.pod.Name, b.Action.Key(), b.Cause)
+		key := b.Action.Key()
+		w.logf("%s begin %s: %s", own.pod.Name, key, b.Cause)
 		w.result.Actions++
-		w.checkBegin(own, b.Action, out.Life)
-		own.begin(b.Action)
+		w.checkBegin(own, key, b.Action, out.Life)
+		own.begin(key, b.Action)
 	}
 	for _, e := range out.Events {
 		w.logf("%s event %s %s", own.pod.Name, e.Reason, e.Message)
@@ -183,7 +184,7 @@ func (own *owner) waitsFor(what string) bool {
 // publish stores the newest status, one write at a time. That of a static pod goes
 // to its mirror, which tells the agent nothing.
 func (own *owner) publish(st corev1.PodStatus) {
-	if own.gone || sameStatus(&st, &own.published) {
+	if own.gone || podlife.SameStatus(&st, &own.published) {
 		return
 	}
 	own.published = st
@@ -222,28 +223,6 @@ func (own *owner) write() {
 			return
 		}
 		own.wanted = nil
-	})
-}
-
-// sameStatus compares statuses, at once where Step shares what it has not changed.
-func sameStatus(a, b *corev1.PodStatus) bool {
-	if a.Phase != b.Phase || a.ObservedGeneration != b.ObservedGeneration || !slices.Equal(a.Conditions, b.Conditions) ||
-		!sameContainers(a.InitContainerStatuses, b.InitContainerStatuses) || !sameContainers(a.ContainerStatuses, b.ContainerStatuses) {
-		return reflect.DeepEqual(a, b)
-	}
-	x, y := *a, *b
-	x.Conditions, x.InitContainerStatuses, x.ContainerStatuses = nil, nil, nil
-	y.Conditions, y.InitContainerStatuses, y.ContainerStatuses = nil, nil, nil
-	return reflect.DeepEqual(x, y)
-}
-
-// sameContainers reports whether no entry is new; an entry that is not shared may still say the same.
-func sameContainers(a, b []corev1.ContainerStatus) bool {
-	return slices.EqualFunc(a, b, func(x, y corev1.ContainerStatus) bool {
-		return x.Name == y.Name && x.State == y.State && x.LastTerminationState == y.LastTerminationState && x.Ready == y.Ready && x.RestartCount == y.RestartCount &&
-			x.Image == y.Image && x.ImageID == y.ImageID && x.ContainerID == y.ContainerID && x.Started == y.Started &&
-			x.AllocatedResources == nil && y.AllocatedResources == nil && x.Resources == y.Resources &&
-			len(x.VolumeMounts) == len(y.VolumeMounts) && x.User == y.User && len(x.AllocatedResourcesStatus) == len(y.AllocatedResourcesStatus) && x.StopSignal == y.StopSignal
 	})
 }
 

@@ -1,7 +1,7 @@
 package podlife
 
 import (
-	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,13 +112,17 @@ func (a ResizePod) Key() Key {
 }
 
 // Key implements Action.
-func (PrepareVolumes) Key() Key    { return "volumes/prepare" }
-func (a CreateSandbox) Key() Key   { return Key(fmt.Sprintf("sandbox/create/%d", a.Attempt)) }
-func (a PullImage) Key() Key       { return Key("pull/" + a.Container) }
-func (a StartContainer) Key() Key  { return Key(fmt.Sprintf("start/%s/%d", a.Container, a.Attempt)) }
-func (a RunProbe) Key() Key        { return Key(fmt.Sprintf("probe/%s/%s/%d", a.Container, a.Type, a.Try)) }
-func (a RunHook) Key() Key         { return Key(fmt.Sprintf("hook/%s/%s", a.Kind, a.ContainerID)) }
-func (a AdmitResize) Key() Key     { return Key(fmt.Sprintf("resize/admit/%d", a.Generation)) }
+func (PrepareVolumes) Key() Key { return "volumes/prepare" }
+func (a CreateSandbox) Key() Key {
+	return Key("sandbox/create/" + strconv.FormatUint(uint64(a.Attempt), 10))
+}
+func (a PullImage) Key() Key      { return Key("pull/" + a.Container) }
+func (a StartContainer) Key() Key { return Key("start/" + a.Container + "/" + strconv.Itoa(a.Attempt)) }
+func (a RunProbe) Key() Key {
+	return Key("probe/" + a.Container + "/" + string(a.Type) + "/" + strconv.Itoa(a.Try))
+}
+func (a RunHook) Key() Key         { return Key("hook/" + string(a.Kind) + "/" + a.ContainerID) }
+func (a AdmitResize) Key() Key     { return Key("resize/admit/" + strconv.FormatInt(a.Generation, 10)) }
 func (a Resize) Key() Key          { return Key("resize/" + a.ContainerID) }
 func (a StopContainer) Key() Key   { return Key("stop/" + a.ContainerID) }
 func (a RemoveContainer) Key() Key { return Key("remove/" + a.ContainerID) }

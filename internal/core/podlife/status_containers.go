@@ -70,7 +70,7 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 	if old != nil && old.Started != nil && *old.Started == started {
 		s.Started = old.Started
 	} else {
-		s.Started = &started
+		s.Started = new(started)
 	}
 	return s
 }

@@ -13,7 +13,8 @@ import (
 // Neither s nor in is changed; the caller must not change what Output.Status
 // points to.
 func Step(s State, in Input) (State, Output) {
-	m := newMachine(s, &in)
+	m := machine{s: s.clone(), in: in, pod: in.Pod, now: in.Now}
+	m.open()
 	m.compareResources()
 	m.absorb()
 	if m.s.Life == Syncing {
@@ -43,7 +44,7 @@ func Step(s State, in Input) (State, Output) {
 // machine is one call of Step: the input, indexed, and the output being made.
 type machine struct {
 	s     State
-	in    *Input
+	in    Input
 	pod   *corev1.Pod
 	now   time.Time
 	out   Output
@@ -57,17 +58,17 @@ type machine struct {
 	resetting      bool     // a restart of all containers was at work when Step began
 }
 
-func newMachine(s State, in *Input) *machine {
-	m := &machine{s: s.clone(), in: in, pod: in.Pod, now: in.Now}
+// open completes the state of a pod that is new, and finds what the rest of Step looks at.
+func (m *machine) open() {
 	if m.s.Life == "" {
 		m.s.Life = Syncing
-		m.s.Last = *in.Pod.Status.DeepCopy()
-		if t := in.Pod.Status.StartTime; t != nil {
+		m.s.Last = *m.pod.Status.DeepCopy()
+		if t := m.pod.Status.StartTime; t != nil {
 			m.s.StartTime = t.Time
 		}
 	}
 	if m.s.StartTime.IsZero() {
-		m.s.StartTime = in.Now.Truncate(time.Second)
+		m.s.StartTime = m.now.Truncate(time.Second)
 	}
 	if m.s.Active.IsZero() {
 		m.s.Active = m.own(m.s.StartTime)
@@ -75,7 +76,6 @@ func newMachine(s State, in *Input) *machine {
 	m.resetting = m.s.RestartAll.Active
 	m.index()
 	m.findSandbox()
-	return m
 }
 
 // own turns a wall time of somebody else into one on the clock of Step. What is

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
@@ -227,7 +226,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
 	}
-	if !o.gone && !equality.Semantic.DeepEqual(o.sent, out.Status) {
+	if !o.gone && !podlife.SameStatus(&o.sent, &out.Status) {
 		// Published before anything begins: an action such as DeletePod relies on it.
 		o.cfg.Status.Set(o.pod, &out.Status)
 		o.sent = out.Status
