@@ -48,7 +48,7 @@ func (s *Server) seed(ctx context.Context) error {
 	b := &resources.Builder{Set: s.set, Options: s.options.Uncached()}
 	raw := stores{}
 	defer raw.destroy()
-	for _, r := range s.descriptors(nil) {
+	for _, r := range s.descriptors() {
 		switch r.GroupResource() {
 		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource, endpointsResource, slicesResource, addressesResource, rangesResource:
 			st, _, err := b.Build(r)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -77,8 +78,8 @@ func (s *Server) build() error {
 // install makes the generic server, the storages and the routes.
 func (s *Server) install() error {
 	reader := s.reader
-	issuer, err := tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader})
-	if err != nil {
+	var err error
+	if s.issuer, err = tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader, Used: s.secretTokenUsed}); err != nil {
 		return err
 	}
 	c := genericapiserver.NewConfig(s.set.Codecs)
@@ -96,11 +97,12 @@ func (s *Server) install() error {
 	c.LongRunningFunc = longRunning
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
 	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
-	s.bearers = issuer.Authenticator()
+	// The own ones first: an issuer outside may have to be asked for its keys.
+	bearers := []authenticator.Token{s.issuer.Authenticator(), auth.NewBootstrap(reader)}
 	if s.structured != nil {
-		// The own ones first: an issuer outside may have to be asked for its keys.
-		s.bearers = tokenunion.NewFailOnError(s.bearers, s.structured)
+		bearers = append(bearers, s.structured)
 	}
+	s.bearers = tokenunion.NewFailOnError(bearers...)
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, s.bearers, s.structured)
 	c.Authorization.Authorizer = s.authorizer
 	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.authorizer})
@@ -116,14 +118,14 @@ func (s *Server) install() error {
 		return fmt.Errorf("build the API server: %w", err)
 	}
 	s.extend(c)
-	groups, err := s.storagesByGroup(reader, issuer)
+	groups, err := s.storagesByGroup(reader)
 	if err != nil {
 		return err
 	}
 	if err := s.installGroups(c, groups); err != nil {
 		return err
 	}
-	handlers, err := issuer.Handlers()
+	handlers, err := s.issuer.Handlers()
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ func (s *Server) storageOf(gr schema.GroupResource) rest.Storage { return s.stor
 
 // storagesByGroup builds the storage of every kind, keyed by group version and
 // path, and remembers the main ones.
-func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service) (map[schema.GroupVersion]map[string]rest.Storage, error) {
+func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersion]map[string]rest.Storage, error) {
 	b := &resources.Builder{Set: s.set, Options: s.options}
 	out := map[schema.GroupVersion]map[string]rest.Storage{}
 	put := func(gv schema.GroupVersion, paths map[string]rest.Storage) {
@@ -155,7 +157,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 			}
 		}
 	}
-	for _, r := range s.descriptors(issuer) {
+	for _, r := range s.descriptors() {
 		rules, _ := validation.For(r.Kind.GroupKind()) // a kind without rules of its own gets the zero value
 		hook(r, rules)
 		store, paths, err := b.Build(r)
@@ -191,7 +193,7 @@ func (s *Server) storagesByGroup(reader admission.Reader, issuer *tokens.Service
 	return out, nil
 }
 
-func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
+func (s *Server) descriptors() []*resources.Resource {
 	var out []*resources.Resource
 	out = append(out, resources.Core()...)
 	out = append(out, s.allocator.Resource())
@@ -208,9 +210,9 @@ func (s *Server) descriptors(issuer *tokens.Service) []*resources.Resource {
 	out = append(out, flow.Resources(func() { s.ext.flow.Deleted() })...)
 	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
 	for _, r := range out {
-		if issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
+		if s.issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
-				return map[string]rest.Storage{"serviceaccounts/token": issuer.REST()}, nil
+				return map[string]rest.Storage{"serviceaccounts/token": s.issuer.REST()}, nil
 			}
 		}
 		auth.Guard(r, s.rbac)

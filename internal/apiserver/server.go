@@ -52,6 +52,7 @@ type Server struct {
 	authorizer authorizer.Authorizer
 	// structured is whom the user's configuration believes; nil without one.
 	structured *auth.Structured
+	issuer     *tokens.Service
 	// bearers tells whose a token is.
 	bearers authenticator.Token
 	// endKeys ends the connections to servers that hold keys, of encryption and of token issuers.

@@ -118,6 +118,8 @@ func (r *running) remote(t *testing.T, pair pki.KeyPair) kubernetes.Interface {
 func TestServer(t *testing.T) {
 	r := start(t, t.TempDir())
 	for name, test := range map[string]func(*testing.T, *running){
+		"bootstrap token":        testBootstrapToken,
+		"token in a secret":      testTokenInSecret,
 		"system objects":         testSystemObjects,
 		"in-process watch":       testInProcessWatch,
 		"informer":               testInformer,

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/accounttokens"
+	"carob/internal/controllers/bootstrap"
 	"carob/internal/controllers/certificates"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
@@ -40,6 +42,8 @@ type Options struct {
 	RootCA []byte // PEM of the API server's certificate authority, published in every namespace
 	// Signer signs approved certificate requests; nil leaves that to somebody else.
 	Signer certificates.Signer
+	// SecretToken makes the tokens that Secrets hold; nil leaves such Secrets empty.
+	SecretToken accounttokens.Signer
 	// As returns the way to the API as another user. Each controller acts as its own
 	// service account, system:serviceaccount:kube-system:NAME, which has the rights
 	// that it needs and no others. nil: all act as the user of the manager's config.
@@ -156,6 +160,8 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		{"volumeattributesclass-protection-controller", func(c Clients) (controller, error) {
 			return protection.AttributesClasses(c.Kubernetes, m.inventory), nil
 		}},
+		{"token-cleaner", func(c Clients) (controller, error) { return bootstrap.NewCleaner(c.Kubernetes, m.inventory), nil }},
+		{"bootstrap-signer", func(c Clients) (controller, error) { return bootstrap.NewSigner(c.Kubernetes, m.inventory), nil }},
 		{"certificate-controller", func(c Clients) (controller, error) {
 			return certificates.New(c.Kubernetes, m.inventory, o.Signer), nil
 		}},
@@ -178,6 +184,10 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			return nil, fmt.Errorf("controllers: %w", err)
 		}
 		m.controllers = append(m.controllers, c)
+	}
+	if o.SecretToken != nil {
+		// The manager itself may write secrets, no controller of its own may.
+		m.controllers = append(m.controllers, accounttokens.New(watcher, m.inventory, o.SecretToken, o.RootCA))
 	}
 	return m, nil
 }

@@ -13,11 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	quotaconfig "k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
-
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"carob/internal/core/quota"
 )

@@ -194,8 +194,8 @@ func TestNodeRights(t *testing.T) {
 		{"get", "/metrics", "", "", false},
 	} {
 		group, resources, _ := strings.Cut(c.what, "/")
-		for _, res := range strings.Fields(resources) {
-			for _, verb := range strings.Fields(c.verbs) {
+		for res := range strings.FieldsSeq(resources) {
+			for verb := range strings.FieldsSeq(c.verbs) {
 				what := group + "/" + res
 				a := ask(verb, what, c.where)
 				if c.selector != "" {

@@ -62,7 +62,8 @@ func (s *Structured) Run(ctx context.Context) {
 		case <-w.Events:
 			settle.Reset(settleTime)
 			continue
-		case <-w.Errors:
+		case err := <-w.Errors:
+			log.V(2).Info("Events of the authentication configuration may be lost", "err", err)
 			settle.Reset(settleTime)
 			continue
 		case <-settle.C:

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -68,9 +69,7 @@ func (p *provider) token(t *testing.T, claims jwt.MapClaims) string {
 	t.Helper()
 	all := jwt.MapClaims{"iss": p.URL, "aud": "carob", "sub": "u-1", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
 		"email": "ann@example.org", "email_verified": true, "roles": []string{"dev", "ops"}, "tenant": "blue"}
-	for k, v := range claims {
-		all[k] = v
-	}
+	maps.Copy(all, claims)
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, all)
 	token.Header["kid"] = "1"
 	text, err := token.SignedString(p.key)

@@ -28,32 +28,70 @@ func issuerOf(parser *jwt.Parser, token string) string {
 // Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of another
 // issuer, and an error for a token of its own that is not good.
 func (s *Service) Authenticator() authenticator.Token {
-	parser := jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now), jwt.WithExpirationRequired())
+	options := []jwt.ParserOption{jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now)}
+	ofSecrets, parser := jwt.NewParser(options...), jwt.NewParser(append(options, jwt.WithExpirationRequired())...)
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		if issuerOf(parser, token) != s.issuer {
-			return nil, false, nil
-		}
-		var c claims
-		if _, err := parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }); err != nil {
-			if errors.Is(err, jwt.ErrTokenExpired) {
-				return nil, false, errors.New("service account token has expired")
+		var info *authserviceaccount.ServiceAccountInfo
+		var audiences authenticator.Audiences
+		switch issuerOf(parser, token) {
+		case s.issuer:
+			var c claims
+			_, err := parser.ParseWithClaims(token, &c, s.publicKey)
+			if err == nil {
+				audiences, err = s.wanted(ctx, authenticator.Audiences(c.Audience))
 			}
-			return nil, false, fmt.Errorf("service account token is not valid: %w", err)
-		}
-		wanted, ok := authenticator.AudiencesFrom(ctx)
-		if !ok || len(wanted) == 0 {
-			wanted = s.audiences
-		}
-		audiences := wanted.Intersect(authenticator.Audiences(c.Audience))
-		if len(audiences) == 0 {
-			return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(c.Audience), []string(wanted))
-		}
-		info, err := s.account(ctx, &c)
-		if err != nil {
-			return nil, false, err
+			if err == nil {
+				info, err = s.account(ctx, &c)
+			}
+			if err != nil {
+				return nil, false, refused(err)
+			}
+		case secretIssuer:
+			var c secretClaims
+			_, err := ofSecrets.ParseWithClaims(token, &c, s.publicKey)
+			if err == nil {
+				// Such a token is for whomever the API server is.
+				audiences, err = s.wanted(ctx, authenticator.Audiences(s.audiences))
+			}
+			if err == nil {
+				info, err = s.secretAccount(ctx, token, &c)
+			}
+			if err != nil {
+				return nil, false, refused(err)
+			}
+		default:
+			return nil, false, nil
 		}
 		return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
 	})
+}
+
+// publicKey implements jwt.Keyfunc.
+func (s *Service) publicKey(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }
+
+// wanted returns those audiences of a token that the request is about: the API
+// server's own when it doesn't say.
+func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences) (authenticator.Audiences, error) {
+	wanted, ok := authenticator.AudiencesFrom(ctx)
+	if !ok || len(wanted) == 0 {
+		wanted = s.audiences
+	}
+	both := wanted.Intersect(audiences)
+	if len(both) == 0 {
+		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(audiences), []string(wanted))
+	}
+	return both, nil
+}
+
+// refused tells why a token is no good without repeating what it holds.
+func refused(err error) error {
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return errors.New("service account token has expired")
+	case errors.Is(err, jwt.ErrTokenUnverifiable), errors.Is(err, jwt.ErrTokenSignatureInvalid), errors.Is(err, jwt.ErrTokenInvalidClaims), errors.Is(err, jwt.ErrTokenMalformed):
+		return fmt.Errorf("service account token is not valid: %w", err)
+	}
+	return err
 }
 
 // account checks that everything the token is bound to still exists.

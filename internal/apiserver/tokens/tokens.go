@@ -1,5 +1,5 @@
 // Package tokens issues and checks the tokens of service accounts: ES256-signed JWTs that live for a limited time and are
-// bound to the account and, mostly, to one pod, secret or node.
+// bound to the account and, mostly, to one pod, secret or node. Tokens that a Secret holds live as long as it does.
 //
 // The API server drives it: it serves the token subresource of service accounts, asks the authenticator about each bearer
 // token and publishes the public key. The package stores nothing: a token is good as long as it is signed by the key, in
@@ -7,6 +7,7 @@
 package tokens
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/sha256"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/apiserver/admission"
@@ -37,6 +39,9 @@ type Config struct {
 	JWKSURI string
 	// Reader reads the bound objects.
 	Reader admission.Reader
+	// Used, when not nil, is told of the first use in a day (UTC, as 2006-01-02) of the token that a Secret holds. The
+	// request waits for it.
+	Used func(ctx context.Context, secret *corev1.Secret, day string)
 	// Now is the clock; time.Now when nil.
 	Now func() time.Time
 }
@@ -49,6 +54,7 @@ type Service struct {
 	key       *ecdsa.PrivateKey
 	keyID     string
 	reader    admission.Reader
+	used      func(ctx context.Context, secret *corev1.Secret, day string)
 	now       func() time.Time
 }
 
@@ -63,7 +69,7 @@ func New(c Config) (*Service, error) {
 	}
 	sum := sha256.Sum256(spki)
 	s := &Service{
-		issuer: c.Issuer, audiences: c.Audiences, jwksURI: c.JWKSURI, key: c.Key, reader: c.Reader, now: c.Now,
+		issuer: c.Issuer, audiences: c.Audiences, jwksURI: c.JWKSURI, key: c.Key, reader: c.Reader, used: c.Used, now: c.Now,
 		keyID: base64.RawURLEncoding.EncodeToString(sum[:]),
 	}
 	if s.issuer == "" {
@@ -102,7 +108,7 @@ type ref struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-func (s *Service) sign(c *claims) (string, error) {
+func (s *Service) sign(c jwt.Claims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, c)
 	delete(t.Header, "typ")
 	t.Header["kid"] = s.keyID

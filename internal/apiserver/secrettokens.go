@@ -1,0 +1,41 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/klog/v2"
+
+	"carob/internal/apiserver/tokens"
+)
+
+// SecretToken makes the token that a Secret of type kubernetes.io/service-account-token
+// holds for an account. It is good once the Secret holds it.
+func (s *Server) SecretToken(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+	return s.issuer.ForSecret(account, secret)
+}
+
+// secretTokenUsed marks a Secret whose token was used, once a day.
+func (s *Server) secretTokenUsed(ctx context.Context, secret *corev1.Secret, day string) {
+	ctx = apirequest.WithNamespace(asServer(ctx), secret.Namespace)
+	mark := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		o, ok := old.DeepCopyObject().(*corev1.Secret)
+		if !ok || o.UID != secret.UID {
+			return nil, errOther
+		}
+		tokens.MarkUsed(o, day)
+		return o, nil
+	})
+	_, _, err := s.stores[corev1.Resource("secrets")].Update(ctx, secret.Name, mark, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil && !errors.Is(err, errOther) && !apierrors.IsNotFound(err) {
+		klog.FromContext(ctx).Error(err, "Marking a secret whose token was used failed", "secret", klog.KObj(secret))
+	}
+}
+
+var errOther = errors.New("the secret was made anew")
