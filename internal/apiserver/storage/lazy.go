@@ -13,12 +13,12 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
-// lazy is a store whose watch cache is made by the first watch of a client: a
-// cache is three goroutines, a watch on the engine and a look each second, and
-// most kinds are watched by nobody but parts of this process. Those watch the
-// engine, as few as they are. Until the cache holds what is stored the engine
-// answers all else too, which is as correct and, for an engine in the same
-// process, nearly as fast.
+// lazy is a store whose watch cache is made by the first watch of a client, or
+// when it has often been read: a cache is three goroutines, a watch on the engine
+// and a look each second, and most kinds are watched by nobody but parts of this
+// process. Those watch the engine, as few as they are. Until the cache holds what
+// is stored the engine answers all else too, which is as correct; it costs a few
+// times as much, which is felt where each write reads other kinds.
 type lazy struct {
 	storage.Interface        // the engine's
 	root              string // the key of all objects
@@ -27,6 +27,7 @@ type lazy struct {
 
 	cached atomic.Pointer[patient] // set when the cache can answer
 	since  atomic.Uint64           // the version from which it knows all changes
+	reads  atomic.Int64            // those that a cache would have answered
 
 	mu        sync.Mutex
 	cache     *cacher.Cacher
@@ -35,11 +36,43 @@ type lazy struct {
 	stopped   bool
 }
 
+// oftenRead is how many reads that any cache could answer make one.
+const oftenRead = 100
+
 func (l *lazy) current() storage.Interface {
 	if p := l.cached.Load(); p != nil {
 		return *p
 	}
 	return l.Interface
+}
+
+// read is current for a read of a version or a later one.
+func (l *lazy) read(version string) storage.Interface {
+	s := l.current()
+	if version == "0" && s == l.Interface && l.reads.Add(1) == oftenRead {
+		// It ends with the cache; without one the engine goes on answering.
+		go func() { _, _ = l.begin(context.Background()) }()
+	}
+	return s
+}
+
+// begin returns the cache when it holds what is stored.
+func (l *lazy) begin(ctx context.Context) (patient, error) {
+	cache, delegator, err := l.started()
+	if err != nil {
+		return patient{}, err
+	}
+	if err := cache.Wait(ctx); err != nil {
+		return patient{}, err
+	}
+	since, err := l.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return patient{}, err
+	}
+	p := patient{delegator}
+	l.since.CompareAndSwap(0, since)
+	l.cached.Store(&p)
+	return p, nil
 }
 
 // started returns the cache, made by the first call.
@@ -81,20 +114,10 @@ func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 	if w, err := l.directly(ctx, key, opts); w != nil || err != nil {
 		return w, err
 	}
-	cache, delegator, err := l.started()
+	p, err := l.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := cache.Wait(ctx); err != nil {
-		return nil, err
-	}
-	since, err := l.GetCurrentResourceVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := patient{delegator}
-	l.since.CompareAndSwap(0, since)
-	l.cached.Store(&p)
 	return l.watch(ctx, p, key, opts)
 }
 
@@ -134,12 +157,12 @@ func (l *lazy) watch(ctx context.Context, cached patient, key string, opts stora
 
 // GetList implements storage.Interface.
 func (l *lazy) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	return l.current().GetList(ctx, key, opts, list)
+	return l.read(opts.ResourceVersion).GetList(ctx, key, opts, list)
 }
 
 // Get implements storage.Interface.
 func (l *lazy) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
-	return l.current().Get(ctx, key, opts, obj)
+	return l.read(opts.ResourceVersion).Get(ctx, key, opts, obj)
 }
 
 // Delete implements storage.Interface.

@@ -250,3 +250,30 @@ func TestLazyForgetsWatches(t *testing.T) {
 		}
 	}
 }
+
+// Reads that any version would answer make a cache when there are many of them:
+// each write of a pod has some.
+func TestLazyMakesCacheForReads(t *testing.T) {
+	c := openClasses(t, Lazy)
+	c.create(t, "a", "one")
+	list := func(version string) {
+		t.Helper()
+		var out schedulingv1.PriorityClassList
+		if err := c.GetList(t.Context(), classesRoot, all(version), &out); err != nil || len(out.Items) != 1 {
+			t.Fatalf("%d objects, %v", len(out.Items), err)
+		}
+	}
+	for range 2 * oftenRead {
+		list("")
+	}
+	for range oftenRead - 1 {
+		list("0")
+	}
+	if c.hasCache() || c.Interface.(*lazy).cache != nil {
+		t.Fatal("a cache, too early")
+	}
+	for !c.hasCache() {
+		list("0")
+	}
+	list("0")
+}
