@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	coreeviction "carob/internal/core/eviction"
 	"carob/internal/core/podlife"
 	"carob/internal/node/cgroup"
 	"carob/internal/node/events"
@@ -182,7 +183,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.reporter = object.New(object.Config{
 		Client: p.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: machine, Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
-		Pressures: func(ctx context.Context, now time.Time) []corev1.NodeConditionType {
+		Pressures: func(ctx context.Context, now time.Time) []coreeviction.Pressure {
 			if p.manifest != nil {
 				p.manifest.Poke() // at the pace of the node's lease, too
 			}

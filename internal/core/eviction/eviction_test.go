@@ -47,7 +47,7 @@ func TestDefaultThresholds(t *testing.T) {
 		}
 	}
 	_, v := Look(State{}, c, mem(99), begin)
-	if due(v) != "memory.available" || !slices.Equal(v.Pressures, []corev1.NodeConditionType{corev1.NodeMemoryPressure}) {
+	if due(v) != "memory.available" || !slices.Equal(v.Pressures, []Pressure{{corev1.NodeMemoryPressure, "memory.available is below 100Mi"}}) {
 		t.Errorf("99Mi left: %+v", v)
 	}
 	// A file system that counts no inodes is never short of them.

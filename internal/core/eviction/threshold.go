@@ -237,15 +237,22 @@ type met struct {
 
 // pressed is a pressure and when it was seen last.
 type pressed struct {
-	kind corev1.NodeConditionType
+	Pressure
 	last time.Time
+}
+
+// Pressure is one of a node's pressure conditions that is in force. Why names what
+// is short, without amounts that change from look to look.
+type Pressure struct {
+	Kind corev1.NodeConditionType
+	Why  string
 }
 
 // Verdict is what a look means.
 type Verdict struct {
-	Pressures []corev1.NodeConditionType // in force now
-	Due       []Threshold                // thresholds that pods have to go for; the first one first
-	Wake      time.Time                  // when a soft threshold becomes due, unless it is left before; zero: none
+	Pressures []Pressure  // in force now
+	Due       []Threshold // thresholds that pods have to go for; the first one first
+	Wake      time.Time   // when a soft threshold becomes due, unless it is left before; zero: none
 }
 
 // Look takes in a look at the node (L7.146, L7.147).
@@ -262,7 +269,7 @@ func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) 
 			continue
 		}
 		next.met = append(next.met, met{of: t, since: since})
-		next.press(t.Signal.Condition(), now)
+		next.press(Pressure{t.Signal.Condition(), t.why(all)}, now)
 		if due := since.Add(t.Grace); !now.Before(due) {
 			v.Due = append(v.Due, t)
 		} else if v.Wake.IsZero() || due.Before(v.Wake) {
@@ -271,12 +278,12 @@ func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) 
 	}
 	for _, p := range s.seen {
 		if now.Sub(p.last) < c.Transition {
-			next.press(p.kind, p.last)
+			next.press(p.Pressure, p.last)
 		}
 	}
 	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
-		if slices.ContainsFunc(next.seen, func(p pressed) bool { return p.kind == kind }) {
-			v.Pressures = append(v.Pressures, kind)
+		if i := slices.IndexFunc(next.seen, func(p pressed) bool { return p.Kind == kind }); i >= 0 {
+			v.Pressures = append(v.Pressures, next.seen[i].Pressure)
 		}
 	}
 	// Memory first, hard thresholds before soft ones (L7.147).
@@ -293,14 +300,20 @@ func order(t Threshold) int {
 	return 1
 }
 
-func (s *State) press(kind corev1.NodeConditionType, at time.Time) {
-	i := slices.IndexFunc(s.seen, func(p pressed) bool { return p.kind == kind })
+func (s *State) press(p Pressure, at time.Time) {
+	i := slices.IndexFunc(s.seen, func(o pressed) bool { return o.Kind == p.Kind })
 	switch {
 	case i < 0:
-		s.seen = append(s.seen, pressed{kind, at})
+		s.seen = append(s.seen, pressed{p, at})
 	case at.After(s.seen[i].last):
 		s.seen[i].last = at
 	}
+}
+
+// why says what a threshold that is hit means.
+func (t Threshold) why(all []Observation) string {
+	o, _ := find(all, t.Signal)
+	return fmt.Sprintf("%s is below %s", t.Signal, quantity(t.Min.Of(o.Capacity), t.Signal.Resource()))
 }
 
 // Hit says whether a threshold is hit; one that was hit before ends only when its

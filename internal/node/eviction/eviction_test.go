@@ -204,8 +204,12 @@ func (w *world) add(name string, memory int64, edit ...func(*corev1.Pod)) {
 // look is a look of the node; what it leads to is compared.
 func (w *world) look(t *testing.T, pressure string, want ...string) {
 	t.Helper()
-	if got := fmt.Sprint(w.Look(t.Context(), time.Now())); got != "["+pressure+"]" {
-		t.Errorf("pressures %s, want [%s]", got, pressure)
+	var under []string
+	for _, p := range w.Look(t.Context(), time.Now()) {
+		under = append(under, string(p.Kind))
+	}
+	if got := strings.Join(under, " "); got != pressure {
+		t.Errorf("pressures %q, want %q", got, pressure)
 	}
 	synctest.Wait()
 	w.mu.Lock()

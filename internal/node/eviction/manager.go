@@ -105,7 +105,7 @@ func New(cfg Config) *Manager {
 
 // Look measures the node and says under which pressures it is. It is quick; what
 // has to be done is left to Run.
-func (m *Manager) Look(ctx context.Context, now time.Time) []corev1.NodeConditionType {
+func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all, err := m.cfg.Measure(m.cfg.Root, m.imageDir)

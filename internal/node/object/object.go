@@ -23,6 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+
+	"carob/internal/core/eviction"
 )
 
 // Config says what the node is.
@@ -40,7 +42,7 @@ type Config struct {
 
 	// Pressures looks how much is left of memory, disk and processes, and says what
 	// is short. It is called for every look at the node.
-	Pressures func(ctx context.Context, now time.Time) []corev1.NodeConditionType
+	Pressures func(ctx context.Context, now time.Time) []eviction.Pressure
 	// Problems says why the node is not ready; none: it is. Cheap.
 	Problems func(ctx context.Context) []string
 	Images   func(ctx context.Context) []corev1.ContainerImage

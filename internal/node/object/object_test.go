@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/eviction"
 )
 
 type fixture struct {
@@ -24,7 +26,7 @@ type fixture struct {
 
 	mu       sync.Mutex
 	problems []string
-	under    []corev1.NodeConditionType
+	under    []eviction.Pressure
 	events   []string
 }
 
@@ -71,7 +73,7 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 			},
 			Info: corev1.NodeSystemInfo{BootID: "boot-2"},
 		},
-		Pressures: func(context.Context, time.Time) []corev1.NodeConditionType {
+		Pressures: func(context.Context, time.Time) []eviction.Pressure {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.under
@@ -188,24 +190,24 @@ func TestPressure(t *testing.T) {
 		f := start(t)
 		status := func() string {
 			c := condition(f.node(t), corev1.NodeMemoryPressure)
-			return string(c.Status) + " " + c.Reason
+			return string(c.Status) + " " + c.Reason + ": " + c.Message
 		}
-		set := func(under ...corev1.NodeConditionType) {
+		set := func(under ...eviction.Pressure) {
 			f.mu.Lock()
 			f.under = under
 			f.mu.Unlock()
 			f.r.Poke()
 			synctest.Wait()
 		}
-		if got := status(); got != "False KubeletHasSufficientMemory" {
+		if got := status(); got != "False KubeletHasSufficientMemory: kubelet has sufficient memory available" {
 			t.Error(got)
 		}
-		set(corev1.NodeMemoryPressure)
-		if got := status(); got != "True KubeletHasInsufficientMemory" {
+		set(eviction.Pressure{Kind: corev1.NodeMemoryPressure, Why: "memory.available is below 100Mi"})
+		if got := status(); got != "True KubeletHasInsufficientMemory: kubelet has insufficient memory available: memory.available is below 100Mi" {
 			t.Error(got)
 		}
 		set()
-		if got := status(); got != "False KubeletHasSufficientMemory" {
+		if got := status(); got != "False KubeletHasSufficientMemory: kubelet has sufficient memory available" {
 			t.Error(got)
 		}
 	})

@@ -4,10 +4,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/eviction"
 )
 
-// pressureConditions says of each pressure whether the node is under it (L7.146).
-func pressureConditions(under []corev1.NodeConditionType) []corev1.NodeCondition {
+// pressureConditions says of each pressure whether the node is under it (L7.146), and why.
+func pressureConditions(under []eviction.Pressure) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	for _, c := range []struct {
 		kind              corev1.NodeConditionType
@@ -22,8 +24,8 @@ func pressureConditions(under []corev1.NodeConditionType) []corev1.NodeCondition
 			"kubelet has sufficient PID available", "kubelet has insufficient PID available"},
 	} {
 		cond := corev1.NodeCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.good, Message: c.goodText}
-		if slices.Contains(under, c.kind) {
-			cond.Status, cond.Reason, cond.Message = corev1.ConditionTrue, c.bad, c.badText
+		if i := slices.IndexFunc(under, func(p eviction.Pressure) bool { return p.Kind == c.kind }); i >= 0 {
+			cond.Status, cond.Reason, cond.Message = corev1.ConditionTrue, c.bad, c.badText+": "+under[i].Why
 		}
 		out = append(out, cond)
 	}
