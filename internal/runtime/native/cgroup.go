@@ -316,6 +316,19 @@ func (c *cgroups) oomFile(group string) *os.File {
 	return f
 }
 
+// oomKilled says whether the kernel killed a process of the group for want of
+// memory, its own limit's or that of a group above; f is its oomFile, may be nil.
+func oomKilled(f *os.File) bool {
+	b := make([]byte, 2048)
+	n, _ := f.ReadAt(b, 0) // it is short: always io.EOF; an error of a nil file, too
+	for line := range bytes.Lines(b[:max(n, 0)]) {
+		if count, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			return !bytes.Equal(bytes.TrimSpace(count), []byte("0"))
+		}
+	}
+	return false
+}
+
 // expandSlice is the path of a systemd slice: a-b.slice lives in a.slice.
 func expandSlice(slice string) (string, error) {
 	name, ok := strings.CutSuffix(slice, ".slice")

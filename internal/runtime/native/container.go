@@ -439,6 +439,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		pid, err := m.start(st)
 		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
 	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
+	if errors.Is(err, errKilledEarly) && oomKilled(st.oom) {
+		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
+	}
 	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
 }
 

@@ -35,6 +35,9 @@ const (
 	maxReport = 4 << 20 // bytes of one file
 )
 
+// errKilledEarly says that the helper ended without a word.
+var errKilledEarly = errors.New("it was killed before it was the container's process")
+
 // talk serves the helper until it became the user's process (nil) or failed.
 func (d *dialogue) talk(c *net.UnixConn) error {
 	defer func() {
@@ -50,7 +53,7 @@ func (d *dialogue) talk(c *net.UnixConn) error {
 		n, on, _, _, err := c.ReadMsgUnix(b[len(b):cap(b)], oob)
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			if !d.ready {
-				return errors.New("it was killed before it was the container's process")
+				return errKilledEarly
 			}
 			return nil
 		}
