@@ -51,11 +51,11 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 	s := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
 	if unknown, err := cache.InjectDevices(s, names...); err != nil {
 		if len(unknown) > 0 {
-			broken := ""
+			var broken strings.Builder
 			for file, errs := range cache.GetErrors() {
-				broken += fmt.Sprintf("; %s: %v", file, errors.Join(errs...))
+				broken.WriteString(fmt.Sprintf("; %s: %v", file, errors.Join(errs...)))
 			}
-			return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken)
+			return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
 		}
 		return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices: %v", err)
 	}

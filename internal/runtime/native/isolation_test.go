@@ -239,7 +239,7 @@ func (w *world) running(id string) bool {
 func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("cwd")
-	for n := 0; n < 24; n++ {
+	for n := range 24 {
 		name := fmt.Sprint("fd", n)
 		id := w.create(sb, sbc, name, shell("cat /host-secret; ls -d ../../../../../../../etc/hostname.host; pwd"), func(c *cri.ContainerConfig) {
 			c.WorkingDir = fmt.Sprintf("/proc/self/fd/%d", n)
@@ -254,7 +254,7 @@ func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 	}
 	id := w.run(sb, sbc, "target", shell("sleep 1000"), func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp/w" })
 	// A directory that is replaced by a link to a descriptor before an exec.
-	for n := 0; n < 24; n++ {
+	for n := range 24 {
 		script := fmt.Sprintf("cd /; rm -rf /tmp/w; ln -s /proc/self/fd/%d /tmp/w", n)
 		if x, err := w.exec(id, "sh", "-c", script); err == nil && x.ExitCode != 0 {
 			t.Fatal(x)

@@ -93,7 +93,7 @@ func (c *container) status() *cri.ContainerStatus {
 		Image: c.config.Image, ImageRef: c.rec.ImageRef, ImageId: c.rec.ImageID,
 		Labels: c.config.Labels, Annotations: c.config.Annotations, Mounts: c.config.Mounts, LogPath: c.rec.LogPath,
 		Resources:  &cri.ContainerResources{Linux: c.config.GetLinux().GetResources()},
-		StopSignal: c.config.StopSignal,
+		StopSignal: signalOf(c.stopSignal()),
 	}
 	if c.rec.ImageName != "" {
 		st.Image = &cri.ImageSpec{Image: c.rec.ImageName, UserSpecifiedImage: c.config.GetImage().GetUserSpecifiedImage()}

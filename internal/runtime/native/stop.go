@@ -167,6 +167,22 @@ func (c *container) stopSignal() unix.Signal {
 	return unix.SIGTERM
 }
 
+// signalOf is CRI's name of a signal.
+func signalOf(sig unix.Signal) cri.Signal {
+	name := unix.SignalName(sig)
+	switch n := int(sig); {
+	case n == 34:
+		name = "SIGRTMIN"
+	case n > 34 && n <= 49:
+		name = fmt.Sprintf("SIGRTMINPLUS%d", n-34)
+	case n > 49 && n < 64:
+		name = fmt.Sprintf("SIGRTMAXMINUS%d", 64-n)
+	case n == 64:
+		name = "SIGRTMAX"
+	}
+	return cri.Signal(cri.Signal_value["SIGNAL_"+name])
+}
+
 // parseSignal reads 15, TERM, SIGTERM, SIGRTMIN+3 and CRI's SIGRTMINPLUS3.
 func parseSignal(s string) (unix.Signal, error) {
 	s = strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(strings.ToUpper(s))

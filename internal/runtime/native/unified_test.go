@@ -137,6 +137,16 @@ func TestSignals(t *testing.T) {
 			t.Errorf("%q: %d, want %d", s, got, want)
 		}
 	}
+	for value, name := range cri.Signal_name {
+		sig, err := parseSignal(strings.TrimPrefix(name, "SIGNAL_"))
+		if err != nil {
+			continue // not Linux's
+		}
+		// Some have two names.
+		if back := signalOf(sig); back != cri.Signal(value) && name != "SIGNAL_SIGCLD" && name != "SIGNAL_SIGIOT" && name != "SIGNAL_SIGPOLL" && name != "SIGNAL_SIGUNUSED" {
+			t.Errorf("%s is %d, which is %s", name, sig, back)
+		}
+	}
 }
 
 func TestShortOverlay(t *testing.T) {

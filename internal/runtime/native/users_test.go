@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 

@@ -395,29 +395,8 @@ func events(s *suite) {
 	if !s.Events {
 		s.Skip("no events")
 	}
-	ctx, cancel := context.WithCancel(s.Context())
-	done := make(chan error, 1)
-	var c collector
-	go func() { done <- s.Runtime.ContainerEvents(ctx, c.add) }()
-	defer func() {
-		cancel()
-		select {
-		case err := <-done:
-			if err == nil {
-				s.Error("ContainerEvents ended without saying why")
-			}
-		case <-time.After(patience):
-			s.Error("ContainerEvents outlives its context")
-		}
-	}()
-	// A subscriber is not told when it is heard: knock with pods until it is.
-	knock, tries := "", 0
-	s.until("the subscription works", func() bool {
-		if tries++; tries%20 == 1 {
-			knock = s.pod().id
-		}
-		return c.of(knock) != ""
-	})
+	c, stop := s.listen()
+	defer stop()
 	p := s.pod()
 	id := p.start("web", shell("exit 4"))
 	s.ended(id)
@@ -443,6 +422,35 @@ func events(s *suite) {
 		}
 		s.want("container in the event", found, true)
 	}
+}
+
+// listen subscribes to the runtime's events until stop.
+func (s *suite) listen() (c *collector, stop func()) {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.Context())
+	done := make(chan error, 1)
+	c = &collector{}
+	go func() { done <- s.Runtime.ContainerEvents(ctx, c.add) }()
+	stop = func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err == nil {
+				s.Error("ContainerEvents ended without saying why")
+			}
+		case <-time.After(patience):
+			s.Error("ContainerEvents outlives its context")
+		}
+	}
+	// A subscriber is not told when it is heard: knock with pods until it is.
+	knock, tries := "", 0
+	s.until("the subscription works", func() bool {
+		if tries++; tries%20 == 1 {
+			knock = s.pod().id
+		}
+		return c.of(knock) != ""
+	})
+	return c, stop
 }
 
 func manyAtOnce(s *suite) {

@@ -38,6 +38,14 @@ type Harness struct {
 	Events bool
 	// Network says that a sandbox gets an address.
 	Network bool
+	// LimitPod makes the parent of a pod's cgroups with a limit of memory; nil when
+	// that can't be done.
+	LimitPod func(tb testing.TB, parent string, bytes int64)
+	// Records says that this runtime's reports are the record that others are
+	// compared with (testdata/reports.txt). Differs are the lines that this one
+	// answers differently, in the same form, each group below a "# " and its reason.
+	Records bool
+	Differs string
 	// Scripted says that no processes run: what a container's script does to its
 	// life is played. Tests of what happens inside a container are skipped.
 	Scripted bool
@@ -90,6 +98,7 @@ func Run(t *testing.T, open func(testing.TB) Harness) {
 		{"Version", version, false},
 		{"Events", events, false},
 		{"ManyAtOnce", manyAtOnce, false},
+		{"Reports", reports, false},
 	}
 	h := open(t)
 	for _, test := range tests {
@@ -376,8 +385,12 @@ func (c *collector) of(id string) string {
 	var types []string
 	for _, e := range c.events {
 		if e.ContainerId == id {
-			types = append(types, strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"), "_EVENT"))
+			types = append(types, short(e.ContainerEventType))
 		}
 	}
 	return strings.Join(types, " ")
+}
+
+func short(t cri.ContainerEventType) string {
+	return strings.TrimSuffix(strings.TrimPrefix(t.String(), "CONTAINER_"), "_EVENT")
 }

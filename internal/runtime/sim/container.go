@@ -239,7 +239,7 @@ func (r *Runtime) ListContainers(_ context.Context, req *cri.ListContainersReque
 			continue
 		}
 		resp.Containers = append(resp.Containers, &cri.Container{Id: c.id, PodSandboxId: c.sandbox.id, Metadata: c.config.GetMetadata(),
-			Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.reported(), CreatedAt: c.created,
+			Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()), ImageId: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.reported(), CreatedAt: c.created,
 			Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations()})
 	}
 	return resp, nil
@@ -262,6 +262,10 @@ func (c *container) status() *cri.ContainerStatus {
 		ExitCode: c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), StopSignal: c.config.GetStopSignal(),
 		LogPath: path.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath()),
+	}
+	st.ImageId = st.ImageRef
+	if st.StopSignal == cri.Signal_SIGNAL_RUNTIME_DEFAULT {
+		st.StopSignal = cri.Signal_SIGNAL_SIGTERM
 	}
 	if c.limits != nil {
 		st.Resources = &cri.ContainerResources{Linux: c.limits}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	_ "embed"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,13 +13,16 @@ import (
 	"carob/internal/runtime/runtimetest"
 )
 
+//go:embed testdata/reports.txt
+var differs string
+
 // The twin keeps the contract of every runtime, as far as it goes without processes.
 func TestContract(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		const image = "docker.io/library/busybox:1.36"
 		return runtimetest.Harness{
 			Runtime: New(Config{Images: []string{image}, Behaviour: func(c *cri.ContainerConfig) Behaviour { return play(t, c) }}),
-			Image:   image, LogRoot: t.TempDir(), Events: true, Network: true, Scripted: true,
+			Image:   image, LogRoot: t.TempDir(), Events: true, Network: true, Scripted: true, Differs: differs,
 		}
 	})
 }

@@ -2,10 +2,12 @@ package suites
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"carob/internal/runtime"
@@ -13,6 +15,12 @@ import (
 	"carob/internal/runtime/runtimetest"
 	"carob/test/containerd"
 )
+
+//go:embed testdata/containerd-1.6.txt
+var containerd1 string
+
+//go:embed testdata/containerd-2.4.txt
+var containerd2 string
 
 // The reference: what the suite asks for is what containerd with runc does.
 func TestContainerd(t *testing.T) {
@@ -24,7 +32,12 @@ func TestContainerd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s %s", v.RuntimeName, v.RuntimeVersion)
+		differs := containerd2
+		if strings.HasPrefix(strings.TrimPrefix(v.RuntimeVersion, "v"), "1.") {
+			differs = containerd1
+		}
 		return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(c.dir, "log.d"), Network: true,
+			CgroupParent: func(pod string) string { return c.group + "/" + pod }, LimitPod: limitPod, Differs: differs,
 			Restart: func(t testing.TB) runtime.Runtime {
 				if err := c.Restart(t.Context()); err != nil {
 					t.Fatal(err)
@@ -38,6 +51,7 @@ func TestContainerd(t *testing.T) {
 type daemon struct {
 	*containerd.Daemon
 	dir   string
+	group string // parent of all its pods' cgroups
 	conns []*remote.Runtime
 }
 
@@ -54,15 +68,17 @@ func startContainerd(t testing.TB) *daemon {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bridge := fmt.Sprintf("ctd%d", os.Getpid()%100000*10+n)
 	subnet := fmt.Sprintf("198.19.%d.0/24", 128+(os.Getpid()*7+n)%128)
-	c, err := containerd.Start(t.Context(), dir, bridge, subnet, "", archive(t, "pause"), archive(t, "busybox"))
+	o := containerd.Options{Dir: dir, Bridge: bridge, Subnet: subnet, Programs: os.Getenv("RUNTIME_PROGRAMS"), OCIRuntime: os.Getenv("OCI_RUNTIME")}
+	c, err := containerd.StartWith(t.Context(), o, archive(t, "pause"), archive(t, "busybox"))
 	if errors.Is(err, containerd.ErrNotInstalled) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{Daemon: c, dir: dir}
+	d := &daemon{Daemon: c, dir: dir, group: "/" + bridge}
 	t.Cleanup(func() {
+		defer removeGroups(d.group)
 		for _, rt := range d.conns {
 			_ = rt.Close()
 		}

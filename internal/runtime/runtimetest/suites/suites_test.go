@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
 	"golang.org/x/sys/unix"
 
 	"carob/internal/network/bridge"
@@ -153,13 +155,29 @@ func removeGroups(group string) {
 
 func (o *own) harness(rt runtime.Runtime) runtimetest.Harness {
 	return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(o.dir, "log"), Events: true, Network: true,
-		CgroupParent: func(pod string) string { return o.cfg.CgroupRoot + "/pods/" + pod }}
+		CgroupParent: func(pod string) string { return o.cfg.CgroupRoot + "/pods/" + pod }, LimitPod: limitPod}
+}
+
+// limitPod makes a pod's cgroup as the node agent does.
+func limitPod(t testing.TB, parent string, bytes int64) {
+	t.Helper()
+	cm, err := manager.New(&cgroups.Cgroup{Path: parent, Resources: &cgroups.Resources{SkipDevices: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cm.Apply(-1); err != nil {
+		t.Fatal(err)
+	}
+	if err := cm.Set(&cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: bytes, MemorySwap: bytes}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestNative(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		o := startOwn(t)
 		h := o.harness(o.rt)
+		h.Records = true
 		h.Restart = func(t testing.TB) runtime.Runtime {
 			o.close(t)
 			o.open(t)
