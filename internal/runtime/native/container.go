@@ -32,6 +32,7 @@ type container struct {
 	name    string
 
 	start   sync.Mutex    // one Start or Remove at a time
+	ahead   *groupAhead   // its cgroup, if it was made with the sandbox; used up by the start
 	started chan struct{} // closed when Start is through, with success or not
 	done    chan struct{} // closed when the end is recorded
 
@@ -105,6 +106,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if cfg.LogPath != "" {
 		c.rec.LogPath = filepath.Join(s.config.LogDirectory, cfg.LogPath)
 	}
+	if c.ahead = s.takeAhead(); c.ahead != nil {
+		c.rec.ID = c.ahead.id
+	}
 	if c.rec.Cgroup, err = r.cgroupOf(s, c.rec.ID); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -147,9 +151,6 @@ func (r *Runtime) cgroupOf(s *sandbox, id string) (string, error) {
 func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	dir := r.containerDir(c.rec.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("making the container's directory: %w", err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "rootfs"), 0o700); err != nil {
 		return fmt.Errorf("making the container's directory: %w", err)
 	}
 	for _, m := range c.config.Mounts {
@@ -222,7 +223,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	ids := idsOf(s)
 	pl = &containerPlan{
 		id: rec.ID, config: config, image: rec.Image, hostname: rec.Hostname,
-		groups: r.groups, cgroup: rec.Cgroup, rootDir: filepath.Join(r.containerDir(rec.ID), "rootfs"),
+		groups: r.groups, cgroup: rec.Cgroup, rootDir: r.rootDir(),
 		etc:    map[string]string{},
 		userns: s.rec.UserNS, usernsIDs: ids,
 	}
@@ -330,7 +331,7 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 		}
 	}
 	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.groups.end(rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.endCgroup(c), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
@@ -361,7 +362,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
 		givenUp := errors.Is(err, context.Canceled)
 		if givenUp && pid == 0 {
-			return nil, coded(errors.Join(err, r.groups.end(rec.Cgroup)))
+			return nil, coded(errors.Join(err, r.endCgroup(c)))
 		}
 		r.groups.killAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
@@ -403,7 +404,13 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err := r.through(StepStartProgram, pl.id); err != nil {
 		return 0, nil, err
 	}
-	if err := errors.Join(r.groups.make(pl.cgroup), r.through(StepStartCgroup, pl.id)); err != nil {
+	if made := c.ahead.ready(); !made {
+		if err := r.groups.make(pl.cgroup); err != nil {
+			return 0, nil, err
+		}
+	}
+	c.ahead = nil
+	if err := r.through(StepStartCgroup, pl.id); err != nil {
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
@@ -522,6 +529,14 @@ func startFlags(c *container) (flags, pidMode int, target string) {
 	return flags, pidMode, target
 }
 
+// endCgroup removes the container's cgroup with all that runs in it, also one that
+// is still being made.
+func (r *Runtime) endCgroup(c *container) error {
+	c.ahead.ready()
+	c.ahead = nil
+	return r.groups.end(c.rec.Cgroup)
+}
+
 // ownsPIDs says that the kernel ends everything in the container with its
 // first process.
 func (c *container) ownsPIDs() bool {
@@ -560,7 +575,7 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 	c.finished.Do(func() {
 		// The agent removes the pod's cgroup as soon as it sees the end. What the
 		// container's first process left behind ends with it.
-		if err := r.groups.end(c.rec.Cgroup); err != nil {
+		if err := r.endCgroup(c); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
 		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail

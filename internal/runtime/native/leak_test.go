@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -134,6 +135,14 @@ func (w *world) emptied() {
 	}
 	if len(w.r.names) > 0 {
 		t.Errorf("names stay reserved: %v", w.r.names)
+	}
+	for _, h := range w.r.groups.tree {
+		_ = filepath.WalkDir(h.mount+w.cfg.CgroupRoot, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && len(d.Name()) == 64 {
+				t.Errorf("cgroup %s stays", path)
+			}
+			return nil
+		})
 	}
 	var pids []int
 	for range 400 { // the last one was told to go a moment ago

@@ -44,6 +44,10 @@ func (p *monitorPool) fill() {
 			if err != nil {
 				break // get tries itself and tells
 			}
+			if _, err := m.list(); err != nil { // what it touches first it need not touch first for a pod
+				m.conn.Close()
+				break
+			}
 			select {
 			case p.ready <- m:
 			case <-p.stop:

@@ -84,7 +84,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		left: newLeftovers(),
 	}
 	r.seccomp = newFilters(cfg.SeccompRoot)
-	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir("")} {
+	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.rootDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
 		}
@@ -150,6 +150,9 @@ func (r *Runtime) containerDir(id string) string {
 	return filepath.Join(r.cfg.RootDir, "containers", id)
 }
 func (r *Runtime) runDir(id string) string { return filepath.Join(r.cfg.StateDir, "sandboxes", id) }
+
+// rootDir is where each helper mounts its container's root, in a view of its own.
+func (r *Runtime) rootDir() string { return filepath.Join(r.cfg.StateDir, "rootfs") }
 
 func newID() string {
 	var b [32]byte

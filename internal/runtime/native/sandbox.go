@@ -30,9 +30,10 @@ type sandbox struct {
 
 	stopping sync.Mutex // one Stop or Remove at a time
 
-	mu  sync.Mutex
-	rec sandboxRecord
-	mon *monitor // nil when not ready
+	mu    sync.Mutex
+	rec   sandboxRecord
+	mon   *monitor    // nil when not ready
+	ahead *groupAhead // nil: none was made
 }
 
 func (s *sandbox) options() *cri.NamespaceOption {
@@ -51,7 +52,8 @@ func sandboxName(m *cri.PodSandboxMetadata) string {
 	return fmt.Sprintf("sandbox %s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// RunPodSandbox makes a sandbox. Network and monitor are made side by side.
+// RunPodSandbox makes a sandbox. Its network, its files, its monitor and the cgroup of
+// its first container are made side by side.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	cfg := req.GetConfig()
 	if cfg.GetMetadata().GetName() == "" {
@@ -100,22 +102,16 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := r.through(StepSandboxUserNS, s.rec.ID); err != nil {
 		return err
 	}
-	type started struct {
-		m   *monitor
-		err error
-	}
-	ch := make(chan started, 1)
-	go func() {
-		m, err := r.pool.get()
-		ch <- started{m, err}
-	}()
-	nerr := r.attach(ctx, s, owner.netNS())
-	nerr = errors.Join(nerr, r.through(StepSandboxNetwork, s.rec.ID))
-	ferr := r.writePodFiles(s)
-	ferr = errors.Join(ferr, r.through(StepSandboxFiles, s.rec.ID))
-	st := <-ch
-	s.mon = st.m
-	if err := errors.Join(nerr, ferr, st.err); err != nil {
+	var side sync.WaitGroup
+	var merr, nerr error
+	side.Go(func() { s.mon, merr = r.pool.get() })
+	side.Go(func() {
+		nerr = errors.Join(r.attach(ctx, s, owner.netNS()), r.through(StepSandboxNetwork, s.rec.ID))
+	})
+	r.makeAhead(s)
+	ferr := errors.Join(r.writePodFiles(s), r.through(StepSandboxFiles, s.rec.ID))
+	side.Wait()
+	if err := errors.Join(nerr, ferr, merr); err != nil {
 		return err
 	}
 	if err := r.through(StepSandboxMonitor, s.rec.ID); err != nil {
@@ -357,6 +353,7 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	}
 	var errs []error
 	errs = append(errs, r.through(StepHaltMonitor, s.rec.ID))
+	errs = append(errs, r.endAhead(s), r.through(StepHaltCgroup, s.rec.ID))
 	if !s.hostNetwork() {
 		if err := r.cfg.Network.Detach(ctx, s.rec.ID); err != nil {
 			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.rec.ID, err))
