@@ -67,7 +67,7 @@ func (s *Server) build() error {
 		return err
 	}
 	s.rbac = auth.NewRBAC(auth.Builtin())
-	s.reader = admission.NewReader(s.storageOf)
+	s.reader = admission.NewReader(s.storageOf, func(gr schema.GroupResource) (uint64, bool) { return s.engine.Writes(gr) })
 	s.nodes = auth.NewNode(s.reader)
 	if s.authorizer, err = union.New(union.NamedAuthorizer{AuthorizerName: "node", Authorizer: s.nodes}, union.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: s.rbac}); err != nil {
 		return fmt.Errorf("put the authorizers in order: %w", err)
@@ -222,7 +222,7 @@ func (s *Server) descriptors() []*resources.Resource {
 
 // namespace returns a namespace for a check within the request of ctx.
 func (s *Server) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	obj, err := admission.NewReader(s.storageOf).Get(ctx, corev1.Resource("namespaces"), "", name)
+	obj, err := s.reader.Get(ctx, corev1.Resource("namespaces"), "", name)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,14 +21,38 @@ import (
 
 // NewReader returns a Reader over the storages of the server itself: the watch cache answers, and only an object it does
 // not have yet costs a read of the store. So a pod can follow its namespace or service account at once, without a wait.
-func NewReader(storages Storages) Reader { return storageReader{storages} }
+// Lists of settings come from the store and are kept as long as writes, when not nil, returns the same for their kind
+// (see storage.Engine.Writes).
+func NewReader(storages Storages, writes func(schema.GroupResource) (uint64, bool)) Reader {
+	return &storageReader{storages: storages, writes: writes, kept: map[schema.GroupResource]*settings{}}
+}
 
-type storageReader struct{ storages Storages }
+type storageReader struct {
+	storages Storages
+	writes   func(schema.GroupResource) (uint64, bool)
+
+	mu   sync.Mutex
+	kept map[schema.GroupResource]*settings
+}
+
+// settings are the lists of one kind, by namespace, after so many writes to it.
+type settings struct {
+	writes uint64
+	lists  map[string]runtime.Object
+}
+
+// maxKept bounds the namespaces of which lists of one kind are kept.
+const maxKept = 1000
+
+// isSetting tells kinds that hardly change and that are listed with every pod that is made.
+func isSetting(resource schema.GroupResource) bool {
+	return resource == limitRanges || resource == quotaResource || resource == priorityClasses
+}
 
 // fromCache asks for any version the cache holds.
 const fromCache = "0"
 
-func (r storageReader) Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
+func (r *storageReader) Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
 	getter, ok := r.storages(resource).(rest.Getter)
 	if !ok {
 		return nil, apierrors.NewNotFound(resource, name)
@@ -40,7 +65,7 @@ func (r storageReader) Get(ctx context.Context, resource schema.GroupResource, n
 	return obj, err
 }
 
-func (r storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error) {
+func (r *storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error) {
 	obj, missing := r.Get(ctx, resource, namespace, name)
 	if missing == nil || limit <= 0 || !apierrors.IsNotFound(missing) {
 		return obj, missing
@@ -86,12 +111,12 @@ func ContextFor(ctx context.Context, resource schema.GroupResource, namespace st
 
 var errStop = errors.New("stop")
 
-func (r storageReader) List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
+func (r *storageReader) List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
 	lister, ok := r.storages(resource).(rest.Lister)
 	if !ok {
 		return nil
 	}
-	list, err := lister.List(ContextFor(ctx, resource, namespace), &metainternalversion.ListOptions{ResourceVersion: fromCache})
+	list, err := r.list(ContextFor(ctx, resource, namespace), lister, resource, namespace)
 	if err != nil {
 		return fmt.Errorf("list %s: %w", resource, err)
 	}
@@ -105,4 +130,47 @@ func (r storageReader) List(ctx context.Context, resource schema.GroupResource, 
 		return nil
 	}
 	return err
+}
+
+func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource schema.GroupResource, namespace string) (runtime.Object, error) {
+	if r.writes == nil || !isSetting(resource) {
+		return lister.List(ctx, &metainternalversion.ListOptions{ResourceVersion: fromCache})
+	}
+	writes, known := r.writes(resource)
+	if !known {
+		return lister.List(ctx, &metainternalversion.ListOptions{ResourceVersion: fromCache})
+	}
+	if list := r.find(resource, namespace, writes); list != nil {
+		return list, nil
+	}
+	// A cache may not have the last of the writes counted.
+	list, err := lister.List(ctx, &metainternalversion.ListOptions{})
+	if err == nil {
+		r.keep(resource, namespace, writes, list)
+	}
+	return list, err
+}
+
+// find returns the kept list, nil when there is none.
+func (r *storageReader) find(resource schema.GroupResource, namespace string, writes uint64) runtime.Object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := r.kept[resource]; k != nil && k.writes == writes {
+		return k.lists[namespace]
+	}
+	return nil
+}
+
+// keep remembers a list that was read after so many writes.
+func (r *storageReader) keep(resource schema.GroupResource, namespace string, writes uint64, list runtime.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.kept[resource]
+	if k == nil || k.writes < writes || len(k.lists) >= maxKept {
+		k = &settings{writes: writes, lists: map[string]runtime.Object{}}
+		r.kept[resource] = k
+	}
+	if k.writes == writes {
+		k.lists[namespace] = list
+	}
 }

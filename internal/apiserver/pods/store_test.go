@@ -39,7 +39,7 @@ func open(t *testing.T) (context.Context, *Storage) {
 	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager }, storage.Plain, inprocess.Is)
 	t.Cleanup(options.Close)
 	none := func(schema.GroupResource) rest.Storage { return nil }
-	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none), Storages: none})
+	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none, nil), Storages: none})
 	if err != nil {
 		t.Fatal(err)
 	}

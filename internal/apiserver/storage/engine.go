@@ -62,6 +62,7 @@ type Engine struct {
 	failure *failure
 	close   sync.Once
 	health  health
+	writes  writes
 }
 
 const (

@@ -159,17 +159,18 @@ func (o *Options) codec(group string) (codec, error) {
 func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	raw, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
+	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
 		c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, err
 	}
+	raw := counted{stored, o.engine.writes.of(c.GroupResource)}
 	if o.allUncached {
-		return raw, func() { raw.Close() }, nil
+		return raw, stored.Close, nil
 	}
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		return bounded{raw, o.own}, func() { raw.Close() }, nil
+		return bounded{raw, o.own}, stored.Close, nil
 	}
 	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
@@ -182,7 +183,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}}
 	destroy := sync.OnceFunc(func() {
 		cached.stop()
-		raw.Close()
+		stored.Close()
 	})
 	if o.foreign {
 		return cached, o.track(cached, destroy), nil
@@ -192,7 +193,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}
 	watchCache, delegator, err := cached.started()
 	if err != nil {
-		raw.Close()
+		stored.Close()
 		return nil, nil, err
 	}
 	o.mu.Lock()

@@ -1,0 +1,104 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// Writes returns how many writes to a kind have ended since the start, failed ones
+// too. What was read from the store after one call is still what is stored when a
+// later call returns the same number: a write is counted before whoever asked for
+// it hears of its end. It is false when that is not known: others write to the
+// store too, or the fate of a write is open. Objects that end by themselves (with
+// a lease) are not counted.
+func (e *Engine) Writes(gr schema.GroupResource) (uint64, bool) {
+	if e.server == nil {
+		return 0, false
+	}
+	return e.writes.of(gr).known()
+}
+
+// writes holds a tally for each kind.
+type writes struct{ kinds sync.Map } // schema.GroupResource → *tally
+
+func (w *writes) of(gr schema.GroupResource) *tally {
+	t, ok := w.kinds.Load(gr)
+	if !ok {
+		t, _ = w.kinds.LoadOrStore(gr, &tally{})
+	}
+	return t.(*tally)
+}
+
+// tally counts the writes to one kind. A write that nobody waited for to its end
+// may still be made later, but before any that is begun after it:
+//
+//	known ──write given up──▶ open ──a write begun after it succeeds──▶ known
+type tally struct {
+	ended  atomic.Uint64
+	lost   atomic.Uint64 // writes given up
+	behind atomic.Uint64 // of them, those that can't be made later any more
+}
+
+func (t *tally) known() (uint64, bool) {
+	n := t.ended.Load()
+	return n, t.behind.Load() == t.lost.Load()
+}
+
+// end counts a write. lost is what was lost when it began, certain says that it
+// has changed the store when it did not fail.
+func (t *tally) end(err error, lost uint64, certain bool) {
+	switch {
+	case undecided(err):
+		t.lost.Add(1)
+	case err == nil && certain:
+		for b := t.behind.Load(); b < lost && !t.behind.CompareAndSwap(b, lost); b = t.behind.Load() {
+		}
+	}
+	t.ended.Add(1)
+}
+
+// undecided says whether a write that ended so may still be made: all but the answers
+// of the store and of who checks an object before it is written.
+func undecided(err error) bool {
+	var answer *storage.StorageError
+	var refused apierrors.APIStatus
+	return err != nil && !errors.As(err, &answer) && !errors.As(err, &refused)
+}
+
+// counted is a store that counts the writes to its kind.
+type counted struct {
+	storage.Interface
+	tally *tally
+}
+
+// Create implements storage.Interface.
+func (c counted) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	lost := c.tally.lost.Load()
+	err := c.Interface.Create(ctx, key, obj, out, ttl)
+	c.tally.end(err, lost, true)
+	return err
+}
+
+// Delete implements storage.Interface.
+func (c counted) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
+	cached runtime.Object, opts storage.DeleteOptions) error {
+	lost := c.tally.lost.Load()
+	err := c.Interface.Delete(ctx, key, out, preconditions, validate, cached, opts)
+	c.tally.end(err, lost, true)
+	return err
+}
+
+// GuaranteedUpdate implements storage.Interface. An update that changes nothing is not written.
+func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+	update storage.UpdateFunc, cached runtime.Object) error {
+	err := c.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
+	c.tally.end(err, 0, false)
+	return err
+}
