@@ -90,22 +90,20 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	p.Ready(owner.URL)
-	for _, after := range settleAfter {
-		defer time.AfterFunc(after, func() { settle(ctx) }).Stop()
-	}
+	c.parts.start(ctx, "memory", func(ctx context.Context) error {
+		// The process works as well when it is not as small as it could be.
+		if err := memory.Follow(ctx, settleAfter...); err != nil {
+			klog.FromContext(ctx).V(2).Info("Memory was not released", "err", err)
+		}
+		<-ctx.Done()
+		return nil
+	})
 	return c.parts.wait(ctx)
 }
 
 // settleAfter leaves the processor to the first pods, and comes back for what the
 // parts that start late have used.
-var settleAfter = []time.Duration{2 * time.Second, 10 * time.Second}
-
-// settle makes the process small when the start is over; it works as well without.
-func settle(ctx context.Context) {
-	if err := memory.Settle(); err != nil {
-		klog.FromContext(ctx).V(2).Info("Memory of the start was not released", "err", err)
-	}
-}
+var settleAfter = []time.Duration{2 * time.Second, 8 * time.Second}
 
 // carob is one running instance.
 type carob struct {

@@ -1,8 +1,6 @@
 // Package memory makes the start of the process quick and the idle process small.
-// Whoever runs for long calls Settle once, after the start; it must never be
+// Whoever runs for long calls Follow when the start is over; it must never be
 // needed for anything to work.
-//
-//	start (few collections) ──Settle──▶ settled (no garbage, only pages in use)
 package memory
 
 import (
