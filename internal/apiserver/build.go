@@ -255,7 +255,7 @@ func hook(r *resources.Resource, rules validation.Rules) {
 // certificate and trusts the cluster's authority alone. The name to expect is
 // set for each connection.
 func (s *Server) agentTLS() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool, Certificates: []tls.Certificate{s.cfg.PKI.APIServerClient.TLS}}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool, GetClientCertificate: s.cfg.PKI.APIServerClient.Present}
 }
 
 // versioned is the effective version with a fallback for builds whose linker was

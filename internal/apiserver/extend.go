@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -107,9 +108,12 @@ func (s *Server) extend(c *genericapiserver.Config) {
 	s.ext.foreign = aggregation.New(aggregation.Config{
 		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.generic.DiscoveryGroupManager,
 		Serializer: s.set.Codecs, Next: s.ext.crds,
-		FrontProxy: func() ([]byte, []byte, error) {
-			_, pair, err := s.cfg.PKI.FrontProxy(time.Now())
-			return pair.CertPEM, pair.KeyPEM, err
+		FrontProxy: func() (*tls.Certificate, error) {
+			proxy, err := s.cfg.PKI.FrontProxy(time.Now())
+			if err != nil {
+				return nil, err
+			}
+			return proxy.Certificate()
 		},
 	})
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.ext.foreign)

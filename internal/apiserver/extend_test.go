@@ -425,7 +425,7 @@ func TestFlowControl(t *testing.T) {
 	}
 	untilOK(t, "the built-in objects", func(context.Context) error { return fixed() })
 	untilOK(t, "a sorted request", func(ctx context.Context) error {
-		res := r.remote(t, r.pki.Admin).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").Do(ctx)
+		res := r.remote(t, r.pki.Admin.Pair()).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").Do(ctx)
 		if err := res.Error(); err != nil {
 			return err
 		}
@@ -565,7 +565,7 @@ resources:
 	}
 	ctx := t.Context()
 	r := begin()
-	c := r.remote(t, r.pki.Admin)
+	c := r.remote(t, r.pki.Admin.Pair())
 	if _, err := c.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, StringData: map[string]string{"word": "opensesame"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func testHealth(t *testing.T, r *running) {
 
 // Dashboards and alerts made for kube-apiserver find their figures, and requests move them.
 func testMetrics(t *testing.T, r *running) {
-	c := r.remote(t, r.pki.Admin)
+	c := r.remote(t, r.pki.Admin.Pair())
 	const mine = `apiserver_request_total{code="404",component="apiserver",dry_run="",group="",resource="configmaps",scope="resource",subresource="",verb="GET",version="v1"} `
 	count := func() (n int) {
 		_, body := r.read(t, "/metrics")

@@ -94,7 +94,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	address := cfg.Listener.Addr().String()
 	_ = cfg.Listener.Close()
 	c, err := kubernetes.NewForConfig(&restclient.Config{Host: "https://" + address, QPS: -1,
-		TLSClientConfig: restclient.TLSClientConfig{CAData: cfg.PKI.CAPEM, CertData: cfg.PKI.Admin.CertPEM, KeyData: cfg.PKI.Admin.KeyPEM}})
+		TLSClientConfig: restclient.TLSClientConfig{CAData: cfg.PKI.CAPEM, CertData: cfg.PKI.Admin.Pair().CertPEM, KeyData: cfg.PKI.Admin.Pair().KeyPEM}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) er
 
 // storeTrust keeps the config map from which other API servers learn whom to believe.
 func (s *Server) storeTrust(ctx context.Context) error {
-	ca, _, err := s.cfg.PKI.FrontProxy(time.Now())
+	proxy, err := s.cfg.PKI.FrontProxy(time.Now())
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *Server) storeTrust(ctx context.Context) error {
 	}
 	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication", Namespace: metav1.NamespaceSystem}, Data: map[string]string{
 		"client-ca-file":                     string(s.cfg.PKI.CAPEM),
-		"requestheader-client-ca-file":       string(ca),
+		"requestheader-client-ca-file":       string(proxy.CAPEM),
 		"requestheader-allowed-names":        list(pki.FrontProxyName),
 		"requestheader-username-headers":     list("X-Remote-User"),
 		"requestheader-uid-headers":          list("X-Remote-Uid"),

@@ -64,8 +64,8 @@ func (s *Server) serve(ctx context.Context) error {
 
 func (s *Server) tlsConfig() *tls.Config {
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		Certificates: []tls.Certificate{s.cfg.PKI.Serving.TLS},
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: s.cfg.PKI.Serving.Serve,
 		// Who has no certificate may have a token; the authenticator verifies what is shown.
 		ClientAuth: tls.RequestClientCert,
 		ClientCAs:  s.cfg.PKI.Pool,

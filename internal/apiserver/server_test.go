@@ -210,10 +210,10 @@ func testInformer(t *testing.T, r *running) {
 }
 
 func testRemoteCertificate(t *testing.T, r *running) {
-	if _, err := r.remote(t, r.pki.Admin).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
+	if _, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("admin: %v", err)
 	}
-	node := r.remote(t, r.pki.NodeClient)
+	node := r.remote(t, r.pki.NodeClient.Pair())
 	if _, err := node.CoreV1().Services("").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("node: %v", err)
 	}
@@ -224,7 +224,7 @@ func testRemoteCertificate(t *testing.T, r *running) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.remote(t, stranger.Admin).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+	if _, err := r.remote(t, stranger.Admin.Pair()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a certificate of another authority: %v", err)
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/defaults"
 	"carob/internal/apiserver/validation"
-	"carob/internal/base/atomicfile"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
 	"carob/internal/base/memory"
@@ -159,9 +158,8 @@ func (c *carob) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	config := pki.Kubeconfig(c.in.ID, url(c.in), c.keys.CAPEM, c.keys.Admin)
-	if err := atomicfile.Write(c.in.Kubeconfig, config, 0o600); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
+	if err := c.writeKubeconfig(); err != nil {
+		return err
 	}
 	c.progress.Step("keys", "")
 	return nil
@@ -251,6 +249,7 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.progress.Step("node", c.in.NodeName)
+	c.parts.start(ctx, "certificates", c.renewKeys)
 	return nil
 }
 
@@ -267,7 +266,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
 		Listener: c.agentListener,
 		TLS: &tls.Config{
-			Certificates: []tls.Certificate{c.keys.NodeServing.TLS}, ClientCAs: callers,
+			GetCertificate: c.keys.NodeServing.Serve, ClientCAs: callers,
 			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
 		},
 		Handlers: map[string]http.Handler{

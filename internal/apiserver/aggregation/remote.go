@@ -79,11 +79,7 @@ func (r *remote) resolve() (*url.URL, error) {
 
 // roundTripper makes the connection's side of the transport; the user's headers are added to each request.
 func (r *remote) roundTripper() (http.RoundTripper, error) {
-	cert, key, err := r.cfg.FrontProxy()
-	if err != nil {
-		return nil, err
-	}
-	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify, CAData: r.spec.CABundle, CertData: cert, KeyData: key,
+	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify, CAData: r.spec.CABundle, GetCertHolder: &transport.GetCertHolder{GetCert: r.cfg.FrontProxy},
 		ServerName: r.spec.Service.Name + "." + r.spec.Service.Namespace + ".svc"}})
 }
 

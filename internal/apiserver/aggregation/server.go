@@ -2,6 +2,7 @@ package aggregation
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,8 +28,8 @@ type Config struct {
 	Client func() *restclient.Config
 	// Resolver finds the endpoints of services.
 	Resolver webhookutil.ServiceResolver
-	// FrontProxy returns the certificate that the proxy shows; it is asked when first needed.
-	FrontProxy func() (certPEM, keyPEM []byte, err error)
+	// FrontProxy returns the certificate that the proxy shows; it is asked for each connection.
+	FrontProxy func() (*tls.Certificate, error)
 	// Aggregated and Groups are told which groups there are.
 	Aggregated aggregated.ResourceManager
 	Groups     discovery.GroupManager

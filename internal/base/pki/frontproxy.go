@@ -11,19 +11,36 @@ import (
 // tells another API server who the user is.
 const FrontProxyName = "front-proxy-client"
 
-// FrontProxy returns the authority and the client certificate of requests that
-// the API server passes on with the user's name in headers. It is an authority of
-// its own: whoever holds a certificate of it may be anybody. The files are made when
-// first asked for.
-func (p *PKI) FrontProxy(now time.Time) (caPEM []byte, client KeyPair, err error) {
-	dir := filepath.Join(p.dir, "front-proxy")
+// FrontProxy is what requests show that the API server passes on with the user's
+// name in headers.
+type FrontProxy struct {
+	CAPEM []byte
+	*Leaf
+}
+
+// FrontProxy returns the authority and the client certificate of requests that are
+// passed on. It is an authority of its own: whoever holds a certificate of it may be
+// anybody. The files are made when first asked for.
+func (p *PKI) FrontProxy(now time.Time) (*FrontProxy, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frontProxy != nil {
+		return p.frontProxy, nil
+	}
+	const name = "front-proxy"
+	dir := filepath.Join(p.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, KeyPair{}, fmt.Errorf("make the key directory: %w", err)
+		return nil, fmt.Errorf("make the key directory: %w", err)
 	}
-	own := &PKI{}
-	if err := own.openCA(dir, now); err != nil {
-		return nil, KeyPair{}, fmt.Errorf("front proxy: %w", err)
+	ca, err := openAuthority(dir, now)
+	if err != nil {
+		return nil, fmt.Errorf("front proxy: %w", err)
 	}
-	client, err = own.openLeaf(filepath.Join(dir, "client"), Request{CommonName: FrontProxyName}, now)
-	return own.CAPEM, client, err
+	l := &Leaf{file: filepath.Join(name, "client"), request: Request{CommonName: FrontProxyName}}
+	if err := ca.open(l, p.dir, now); err != nil {
+		return nil, fmt.Errorf("front proxy: %w", err)
+	}
+	p.leaves = append(p.leaves, issued{l, ca})
+	p.frontProxy = &FrontProxy{CAPEM: ca.pem, Leaf: l}
+	return p.frontProxy, nil
 }

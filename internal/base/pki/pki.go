@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"carob/internal/base/atomicfile"
@@ -30,10 +31,9 @@ import (
 )
 
 const (
-	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
-	// A leaf is made again when less than renewBefore of its life is left, so
-	// that a server started today serves for months.
+	// A leaf is made again when less than renewBefore of its life is left: who has
+	// copied the administrator's has that long to notice.
 	renewBefore = 60 * 24 * time.Hour
 	// Clocks of clients may be behind ours.
 	backdate = time.Hour
@@ -60,7 +60,7 @@ type KeyPair struct {
 	TLS tls.Certificate
 }
 
-// PKI is the loaded or freshly made set. It is read only.
+// PKI is the loaded or freshly made set.
 type PKI struct {
 	CAPEM []byte
 	CA    *x509.Certificate
@@ -68,20 +68,24 @@ type PKI struct {
 	Pool *x509.CertPool
 
 	// Serving is the API server's certificate.
-	Serving KeyPair
+	Serving *Leaf
 	// Admin authenticates the administrator (system:masters).
-	Admin KeyPair
+	Admin *Leaf
 	// NodeClient authenticates the local node agent to the API server
 	// (system:node:NAME in system:nodes); NodeServing is what its own server shows.
-	NodeClient, NodeServing KeyPair
+	NodeClient, NodeServing *Leaf
 	// APIServerClient authenticates the API server to node agents
 	// (CN APIServerClientName).
-	APIServerClient KeyPair
+	APIServerClient *Leaf
 	// ServiceAccountKey signs service-account tokens (ES256).
 	ServiceAccountKey *ecdsa.PrivateKey
 
-	caKey *ecdsa.PrivateKey
-	dir   string
+	ca  *authority
+	dir string
+
+	mu         sync.Mutex
+	leaves     []issued
+	frontProxy *FrontProxy // nil until somebody asks for it
 }
 
 // Identities in certificates.
@@ -96,8 +100,8 @@ const (
 )
 
 // Open loads the set from cfg.Dir and makes what is missing, damaged, about to
-// expire at now or made for other names. The authority and the token key are
-// never replaced silently: if one is damaged, Open fails with errkind.Corrupt.
+// expire at now or made for other names. The keys of the authority and of tokens
+// are never replaced silently: if one is damaged, Open fails with errkind.Corrupt.
 func Open(cfg Config, now time.Time) (*PKI, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the key directory: %w", err)
@@ -105,12 +109,12 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("protect the key directory: %w", err)
 	}
-	p := &PKI{Pool: x509.NewCertPool(), dir: cfg.Dir}
-	if err := p.openCA(cfg.Dir, now); err != nil {
+	ca, err := openAuthority(cfg.Dir, now)
+	if err != nil {
 		return nil, err
 	}
+	p := &PKI{CAPEM: ca.pem, CA: ca.cert, Pool: x509.NewCertPool(), ca: ca, dir: cfg.Dir}
 	p.Pool.AddCert(p.CA)
-	var err error
 	if p.ServiceAccountKey, err = openKey(filepath.Join(cfg.Dir, "sa.key")); err != nil {
 		return nil, err
 	}
@@ -119,7 +123,7 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 	node := slices.Concat([]string{"localhost", "127.0.0.1", "::1", cfg.NodeName}, cfg.NodeHosts)
 	for _, leaf := range []struct {
 		file string
-		to   *KeyPair
+		to   **Leaf
 		Request
 	}{
 		{"apiserver", &p.Serving, Request{CommonName: "kube-apiserver", Hosts: server, Server: true}},
@@ -128,9 +132,12 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 		{"node-client", &p.NodeClient, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}}},
 		{"node-serving", &p.NodeServing, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}, Hosts: node, Server: true}},
 	} {
-		if *leaf.to, err = p.openLeaf(filepath.Join(cfg.Dir, leaf.file), leaf.Request, now); err != nil {
+		l := &Leaf{file: leaf.file, request: leaf.Request}
+		if err = ca.open(l, cfg.Dir, now); err != nil {
 			return nil, err
 		}
+		*leaf.to = l
+		p.leaves = append(p.leaves, issued{l, ca})
 	}
 	return p, nil
 }
@@ -155,32 +162,7 @@ type Request struct {
 }
 
 // Issue makes a new key and a certificate for it, valid from now.
-func (p *PKI) Issue(r Request, now time.Time) (KeyPair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return KeyPair{}, fmt.Errorf("make a key for %s: %w", r.CommonName, err)
-	}
-	t, err := template(r.CommonName, now, r.Life)
-	if err != nil {
-		return KeyPair{}, err
-	}
-	t.Subject.Organization = r.Organizations
-	t.KeyUsage = x509.KeyUsageDigitalSignature
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	if r.Server {
-		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	}
-	t.DNSNames, t.IPAddresses = hosts(r.Hosts)
-	der, err := x509.CreateCertificate(rand.Reader, t, p.CA, &key.PublicKey, p.caKey)
-	if err != nil {
-		return KeyPair{}, fmt.Errorf("sign the certificate of %s: %w", r.CommonName, err)
-	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return KeyPair{}, err
-	}
-	return newKeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM)
-}
+func (p *PKI) Issue(r Request, now time.Time) (KeyPair, error) { return p.ca.issue(r, now) }
 
 func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126))
@@ -206,80 +188,6 @@ func hosts(in []string) (dns []string, ips []net.IP) {
 		}
 	}
 	return dns, ips
-}
-
-func (p *PKI) openCA(dir string, now time.Time) error {
-	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	pair, err := readPair(certFile, keyFile)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// The certificate is written last: without it, whatever else is there is of no use.
-		return p.makeCA(certFile, keyFile, now)
-	case err != nil:
-		return errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %w", err)
-	}
-	key, ok := pair.TLS.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok || !pair.TLS.Leaf.IsCA {
-		return errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %s is not an ECDSA authority", certFile)
-	}
-	if now.After(pair.TLS.Leaf.NotAfter) {
-		return errkind.Errorf(errkind.Invalid, "the cluster's certificate authority expired on %s; remove %s to make a new one (clients need a new kubeconfig)",
-			pair.TLS.Leaf.NotAfter.Format(time.DateOnly), dir)
-	}
-	p.CA, p.CAPEM, p.caKey = pair.TLS.Leaf, pair.CertPEM, key
-	return nil
-}
-
-func (p *PKI) makeCA(certFile, keyFile string, now time.Time) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make the authority's key: %w", err)
-	}
-	t, err := template("carob-ca", now, caLife)
-	if err != nil {
-		return err
-	}
-	t.IsCA = true
-	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
-	if err != nil {
-		return fmt.Errorf("sign the authority's certificate: %w", err)
-	}
-	if p.CA, err = x509.ParseCertificate(der); err != nil {
-		return fmt.Errorf("parse the authority's certificate: %w", err)
-	}
-	p.caKey, p.CAPEM = key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(keyFile, keyPEM, 0o600); err != nil {
-		return err
-	}
-	return atomicfile.Write(certFile, p.CAPEM, 0o600)
-}
-
-// openLeaf returns the pair in base.crt and base.key, made new unless it fits r.
-func (p *PKI) openLeaf(base string, r Request, now time.Time) (KeyPair, error) {
-	pair, err := readPair(base+".crt", base+".key")
-	if err == nil && p.fits(pair.TLS.Leaf, r, now) {
-		return pair, nil
-	}
-	if pair, err = p.Issue(r, now); err != nil {
-		return KeyPair{}, err
-	}
-	// A pair torn by a crash does not parse and is made again: no need to wait for the disk.
-	if err := atomicfile.WriteUnsynced(base+".key", pair.KeyPEM, 0o600); err != nil {
-		return KeyPair{}, err
-	}
-	return pair, atomicfile.WriteUnsynced(base+".crt", pair.CertPEM, 0o600)
-}
-
-func (p *PKI) fits(c *x509.Certificate, r Request, now time.Time) bool {
-	dns, ips := hosts(r.Hosts)
-	return c.CheckSignatureFrom(p.CA) == nil && now.After(c.NotBefore) && now.Add(renewBefore).Before(c.NotAfter) &&
-		c.Subject.CommonName == r.CommonName && slices.Equal(c.Subject.Organization, r.Organizations) &&
-		slices.Equal(c.DNSNames, dns) && slices.EqualFunc(c.IPAddresses, ips, net.IP.Equal)
 }
 
 func readPair(certFile, keyFile string) (KeyPair, error) {

@@ -34,11 +34,11 @@ func open(t *testing.T, c pki.Config, at time.Time) *pki.PKI {
 func TestCertificates(t *testing.T) {
 	p := open(t, config(t.TempDir()), now)
 	for _, host := range []string{"localhost", "127.0.0.1", "::1", "kubernetes.default.svc.cluster.local", "kubernetes", "10.96.0.1", "example.com", "192.0.2.7"} {
-		if err := p.Serving.TLS.Leaf.VerifyHostname(host); err != nil {
+		if err := p.Serving.Pair().TLS.Leaf.VerifyHostname(host); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := p.NodeServing.TLS.Leaf.VerifyHostname("node-1"); err != nil {
+	if err := p.NodeServing.Pair().TLS.Leaf.VerifyHostname("node-1"); err != nil {
 		t.Error(err)
 	}
 	for _, tc := range []struct {
@@ -46,11 +46,11 @@ func TestCertificates(t *testing.T) {
 		pair          pki.KeyPair
 		usage         x509.ExtKeyUsage
 	}{
-		{"serving", "kube-apiserver", "", p.Serving, x509.ExtKeyUsageServerAuth},
-		{"admin", pki.AdminName, "system:masters", p.Admin, x509.ExtKeyUsageClientAuth},
-		{"node client", "system:node:node-1", "system:nodes", p.NodeClient, x509.ExtKeyUsageClientAuth},
-		{"node serving", "system:node:node-1", "system:nodes", p.NodeServing, x509.ExtKeyUsageServerAuth},
-		{"API server client", pki.APIServerClientName, "system:masters", p.APIServerClient, x509.ExtKeyUsageClientAuth},
+		{"serving", "kube-apiserver", "", p.Serving.Pair(), x509.ExtKeyUsageServerAuth},
+		{"admin", pki.AdminName, "system:masters", p.Admin.Pair(), x509.ExtKeyUsageClientAuth},
+		{"node client", "system:node:node-1", "system:nodes", p.NodeClient.Pair(), x509.ExtKeyUsageClientAuth},
+		{"node serving", "system:node:node-1", "system:nodes", p.NodeServing.Pair(), x509.ExtKeyUsageServerAuth},
+		{"API server client", pki.APIServerClientName, "system:masters", p.APIServerClient.Pair(), x509.ExtKeyUsageClientAuth},
 	} {
 		leaf := tc.pair.TLS.Leaf
 		if _, err := leaf.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{tc.usage}}); err != nil {
@@ -73,7 +73,7 @@ func TestReopen(t *testing.T) {
 	c := config(t.TempDir())
 	first := open(t, c, now)
 	again := open(t, c, now.Add(time.Hour))
-	if !bytes.Equal(first.Serving.CertPEM, again.Serving.CertPEM) || !bytes.Equal(first.CAPEM, again.CAPEM) || !first.ServiceAccountKey.Equal(again.ServiceAccountKey) {
+	if !bytes.Equal(first.Serving.Pair().CertPEM, again.Serving.Pair().CertPEM) || !bytes.Equal(first.CAPEM, again.CAPEM) || !first.ServiceAccountKey.Equal(again.ServiceAccountKey) {
 		t.Error("made again without a reason")
 	}
 	for name, change := range map[string]func() (pki.Config, time.Time){
@@ -85,7 +85,7 @@ func TestReopen(t *testing.T) {
 		before := open(t, c, now)
 		d, at := change()
 		after := open(t, d, at)
-		if bytes.Equal(before.Serving.CertPEM, after.Serving.CertPEM) {
+		if bytes.Equal(before.Serving.Pair().CertPEM, after.Serving.Pair().CertPEM) {
 			t.Errorf("%s: not made again", name)
 		}
 		if !bytes.Equal(before.CAPEM, after.CAPEM) {
@@ -103,10 +103,43 @@ func TestDamagedAuthority(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	c := config(t.TempDir())
-	open(t, c, now)
-	if _, err := pki.Open(c, now.AddDate(11, 0, 0)); !errkind.Is(err, errkind.Invalid) {
-		t.Errorf("expired: %v", err)
+}
+
+// An authority near its end, or with a clock that was wrong when it was made, is
+// signed anew with its key: certificates of before stay good for old and new clients.
+func TestAuthorityIsRenewed(t *testing.T) {
+	for name, at := range map[string]time.Time{"near its end": now.AddDate(8, 1, 0), "after its end": now.AddDate(12, 0, 0), "before its time": now.AddDate(-5, 0, 0)} {
+		c := config(t.TempDir())
+		before := open(t, c, now)
+		leaf, err := before.Issue(pki.Request{CommonName: "jane", Life: 20 * 365 * 24 * time.Hour}, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy, err := before.FrontProxy(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := open(t, c, at)
+		if bytes.Equal(before.CAPEM, after.CAPEM) || after.CA.CheckSignature(before.CA.SignatureAlgorithm, before.CA.RawTBSCertificate, before.CA.Signature) != nil {
+			t.Fatalf("%s: the authority is the same, or of another key", name)
+		}
+		verify := func(c *x509.Certificate, p *pki.PKI, usage x509.ExtKeyUsage) {
+			t.Helper()
+			if _, err := c.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		verify(leaf.TLS.Leaf, after, x509.ExtKeyUsageClientAuth)
+		verify(after.Serving.Pair().TLS.Leaf, after, x509.ExtKeyUsageServerAuth)
+		if at.Before(before.CA.NotAfter) && at.After(before.CA.NotBefore) {
+			verify(after.Serving.Pair().TLS.Leaf, before, x509.ExtKeyUsageServerAuth)
+		}
+		if p, err := after.FrontProxy(at); err != nil || bytes.Equal(p.CAPEM, proxy.CAPEM) || at.After(p.Pair().TLS.Leaf.NotAfter) {
+			t.Errorf("%s: front proxy: %v", name, err)
+		}
+		if again := open(t, c, at.Add(time.Hour)); !bytes.Equal(again.CAPEM, after.CAPEM) {
+			t.Errorf("%s: made anew with each start", name)
+		}
 	}
 }
 
@@ -129,11 +162,11 @@ func TestModes(t *testing.T) {
 
 func TestKubeconfig(t *testing.T) {
 	p := open(t, config(t.TempDir()), now)
-	c, err := clientcmd.RESTConfigFromKubeConfig(pki.Kubeconfig("carob", "https://127.0.0.1:6443", p.CAPEM, p.Admin))
+	c, err := clientcmd.RESTConfigFromKubeConfig(pki.Kubeconfig("carob", "https://127.0.0.1:6443", p.CAPEM, p.Admin.Pair()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Host != "https://127.0.0.1:6443" || !bytes.Equal(c.CAData, p.CAPEM) || !bytes.Equal(c.CertData, p.Admin.CertPEM) || !bytes.Equal(c.KeyData, p.Admin.KeyPEM) {
+	if c.Host != "https://127.0.0.1:6443" || !bytes.Equal(c.CAData, p.CAPEM) || !bytes.Equal(c.CertData, p.Admin.Pair().CertPEM) || !bytes.Equal(c.KeyData, p.Admin.Pair().KeyPEM) {
 		t.Errorf("%+v", c)
 	}
 }

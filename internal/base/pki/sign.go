@@ -36,7 +36,7 @@ func (p *PKI) Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x
 	if t.NotAfter.After(p.CA.NotAfter) {
 		t.NotAfter = p.CA.NotAfter
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, p.CA, r.PublicKey, p.caKey)
+	der, err := x509.CreateCertificate(rand.Reader, t, p.CA, r.PublicKey, p.ca.key)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate for %s: %w", r.Subject.CommonName, err)
 	}

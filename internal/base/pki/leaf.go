@@ -1,0 +1,101 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"carob/internal/base/atomicfile"
+)
+
+// Leaf is a certificate of carob's own that is made anew before it ends. Whoever
+// shows it asks for it with each handshake.
+type Leaf struct {
+	file    string // without extension, in the key directory
+	request Request
+	pair    atomic.Pointer[KeyPair]
+}
+
+// Pair returns the certificate and key of this moment.
+func (l *Leaf) Pair() KeyPair { return *l.pair.Load() }
+
+// Certificate returns the certificate to show now; it never fails.
+func (l *Leaf) Certificate() (*tls.Certificate, error) { return &l.pair.Load().TLS, nil }
+
+// Serve is for GetCertificate of a server's tls.Config.
+func (l *Leaf) Serve(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.Certificate() }
+
+// Present is for GetClientCertificate of a client's tls.Config.
+func (l *Leaf) Present(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return l.Certificate() }
+
+// Renew makes those certificates anew that are near their end, and returns them.
+// One that can't be written is used all the same, and the error says so.
+func (p *PKI) Renew(now time.Time) (renewed []*Leaf, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, l := range p.leaves {
+		if lasts(l.Pair().TLS.Leaf, now) {
+			continue
+		}
+		changed, err := l.issuer.renew(l.Leaf, p.dir, now)
+		if changed {
+			renewed = append(renewed, l.Leaf)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("renew certificate %s: %w", l.file, err))
+		}
+	}
+	return renewed, errors.Join(errs...)
+}
+
+// issued is a leaf with the authority it is of.
+type issued struct {
+	*Leaf
+	issuer *authority
+}
+
+// open loads the leaf from its files, or makes it when they don't fit.
+func (a *authority) open(l *Leaf, dir string, now time.Time) error {
+	base := filepath.Join(dir, l.file)
+	if pair, err := readPair(base+".crt", base+".key"); err == nil && a.fits(pair.TLS.Leaf, l.request, now) {
+		l.pair.Store(&pair)
+		return nil
+	}
+	_, err := a.renew(l, dir, now)
+	return err
+}
+
+// renew makes the leaf anew; changed reports that there is a new one, written or not.
+func (a *authority) renew(l *Leaf, dir string, now time.Time) (changed bool, err error) {
+	pair, err := a.issue(l.request, now)
+	if err != nil {
+		return false, err
+	}
+	l.pair.Store(&pair)
+	base := filepath.Join(dir, l.file)
+	// A pair torn by a crash does not parse and is made again: no need to wait for the disk.
+	if err := atomicfile.WriteUnsynced(base+".key", pair.KeyPEM, 0o600); err != nil {
+		return true, err
+	}
+	return true, atomicfile.WriteUnsynced(base+".crt", pair.CertPEM, 0o600)
+}
+
+// lasts reports whether c is valid for some time.
+func lasts(c *x509.Certificate, now time.Time) bool {
+	return now.After(c.NotBefore) && now.Add(renewBefore).Before(c.NotAfter)
+}
+
+// fits reports whether c says what r asks for, and for long enough.
+func (a *authority) fits(c *x509.Certificate, r Request, now time.Time) bool {
+	dns, ips := hosts(r.Hosts)
+	return lasts(c, now) && c.CheckSignatureFrom(a.cert) == nil &&
+		c.Subject.CommonName == r.CommonName && slices.Equal(c.Subject.Organization, r.Organizations) &&
+		slices.Equal(c.DNSNames, dns) && slices.EqualFunc(c.IPAddresses, ips, net.IP.Equal)
+}
