@@ -18,7 +18,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 			w.broken(deterministic, name, "twice: %v, then %v", keys(*out), keys(again))
 		}
 	}
-	if len(out.Begin)+len(out.Cancel)+len(out.Events) > 0 && w.result.Steps%4 == 0 || w.result.Steps%16 == 1 {
+	if decides(out) || w.result.Steps%16 == 1 {
 		quiet := in
 		quiet.Done, quiet.Probes = nil, nil
 		if _, again := w.turn(own, next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
@@ -56,6 +56,14 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 			w.broken(deadlineKept, name, "goes on %v after its deadline of %ds", over, *d)
 		}
 	}
+}
+
+// decides tells whether a Step did more than begin probes.
+func decides(out *podlife.Output) bool {
+	return len(out.Cancel) > 0 || slices.ContainsFunc(out.Begin, func(b podlife.Begin) bool {
+		_, probe := b.Action.(podlife.RunProbe)
+		return !probe
+	})
 }
 
 // sameTurn compares two results of Step. Statuses have a quicker comparison than the rest.

@@ -13,12 +13,8 @@ import (
 
 // facts is what Step is told of the machine.
 func (w *world) facts() podlife.Node {
-	n := podlife.Node{Name: "node", HostIPs: []string{"192.168.0.1"}, RuntimeName: "sim", AgentStarted: w.agent.began,
+	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: "sim", AgentStarted: w.agent.began,
 		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax}
-	if w.dual {
-		n.HostIPs = append(n.HostIPs, "fd00::1")
-	}
-	return n
 }
 
 // stop is eviction, preemption or the shutdown of the node (L3.40, L7.150, L7.156).

@@ -134,7 +134,7 @@ func (own *owner) step() {
 	room := ended(out.Status.Phase) && !ended(own.published.Phase) ||
 		condition(&own.published, corev1.PodResizeInProgress) != nil && condition(&out.Status, corev1.PodResizeInProgress) == nil
 	own.last = out.Status
-	own.publish(out.Status)
+	own.publish(&out.Status)
 	if room {
 		w.agent.vacate()
 	}
@@ -183,16 +183,17 @@ func (own *owner) waitsFor(what string) bool {
 
 // publish stores the newest status, one write at a time. That of a static pod goes
 // to its mirror, which tells the agent nothing.
-func (own *owner) publish(st corev1.PodStatus) {
-	if own.gone || podlife.SameStatus(&st, &own.published) {
+func (own *owner) publish(st *corev1.PodStatus) {
+	if own.gone || podlife.SameStatus(st, &own.published) {
 		return
 	}
-	own.published = st
+	own.published = *st
 	if own.object.static {
-		own.w.checkStored(own.object, &st)
+		own.w.checkStored(own.object, st)
 		return
 	}
-	own.wanted = &st
+	wanted := *st
+	own.wanted = &wanted
 	own.write()
 }
 

@@ -34,7 +34,7 @@ type world struct {
 	fault      float64 // chance that an action fails; 0 in half of the seeds
 	clean      bool    // nothing ever goes wrong: the promises about time hold
 	calmed     bool
-	dual       bool          // the node has addresses of both families
+	addresses  []string      // of the node, of both families sometimes
 	backoffMax time.Duration // cap of the crash back-off; 0: the default
 	capacity   int64         // cpu that pods may request, in thousandths
 
@@ -104,13 +104,16 @@ func (w *world) populate() {
 	}
 	w.result.Seed, w.result.Faulty = w.opts.Seed, !w.clean
 	w.volumes, w.groups = map[types.UID]podlife.VolumeState{}, map[types.UID]group{}
-	w.dual = w.chance(0.2)
+	dual := w.chance(0.2)
+	if w.addresses = []string{"192.168.0.1"}; dual {
+		w.addresses = append(w.addresses, "fd00::1")
+	}
 	if w.chance(0.2) {
 		w.backoffMax = []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute}[w.rand.IntN(3)]
 	}
 	w.capacity = 400 + 200*int64(w.rand.IntN(12))
 	w.runtime = runtimesim.New(runtimesim.Config{
-		Clock: clock{w}, Behaviour: w.behaviour, DualStack: w.dual,
+		Clock: clock{w}, Behaviour: w.behaviour, DualStack: dual,
 		PullError: func(string) error {
 			if w.chance(w.fault / 2) {
 				return errors.New("the registry is unavailable")

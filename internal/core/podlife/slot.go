@@ -12,7 +12,8 @@ import (
 // what the spec says: of name and image only (L3.66). The node agent writes it
 // into the container's annotations and hands it back as Container.Hash.
 func DefinitionHash(name, image string) string {
-	b := strconv.AppendQuote(make([]byte, 0, len(name)+len(image)+8), name)
+	var room [256]byte
+	b := strconv.AppendQuote(room[:0], name)
 	b = strconv.AppendQuote(append(b, ' '), image)
 	h := fnv.New32a()
 	h.Write(b)

@@ -21,7 +21,7 @@ func ownCondition(t corev1.PodConditionType) bool {
 // setConditions rebuilds the list in its order: those of others first, then ours (L4.8, L4.63).
 func (m *machine) setConditions(st *corev1.PodStatus) {
 	theirs := m.pod.Status.Conditions
-	list := make([]corev1.PodCondition, 0, len(theirs)+6)
+	list := make([]corev1.PodCondition, 0, max(len(m.s.Last.Conditions), 6))
 	for i := range theirs {
 		if !ownCondition(theirs[i].Type) && theirs[i].Type != corev1.DisruptionTarget {
 			list = append(list, theirs[i])

@@ -41,7 +41,6 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerStatus {
 	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image}
-	s.State.Waiting = m.defaultWaiting(old)
 	if old != nil {
 		if old.State.Terminated != nil {
 			s = *old
@@ -49,12 +48,13 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 			s.RestartCount, s.LastTerminationState = old.RestartCount, old.LastTerminationState
 		}
 	}
-	if c.newest == nil && m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" {
-		m.resetStatus(&s, old)
-	} else if c.newest == nil {
-		m.lostStatus(c, &s, old, regularBegun)
-	} else {
+	switch {
+	case c.newest != nil:
 		m.observedStatus(c, &s, old)
+	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "":
+		m.resetStatus(&s, old)
+	default:
+		m.lostStatus(c, &s, old, regularBegun)
 	}
 	m.waitingStatus(c, &s)
 	s.VolumeMounts = m.volumeMounts(c, old)
@@ -91,6 +91,9 @@ func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerS
 
 // lostStatus is the entry of a container that the runtime does not know.
 func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBegun bool) {
+	if s.State.Terminated == nil {
+		s.State.Waiting = m.defaultWaiting(old)
+	}
 	if old == nil {
 		return
 	}
