@@ -13,19 +13,23 @@ import (
 // checkStep checks one call of Step.
 func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, next podlife.State, out *podlife.Output) {
 	name := own.pod.Name
-	if w.result.Steps%16 == 0 {
+	decides, n := decides(out), w.result.Steps
+	if decides {
+		w.decisions++
+	}
+	if decides || n%32 == 0 {
 		if s, again := w.turn(own, before, in); !sameTurn(s, next, again, *out) {
 			w.broken(deterministic, name, "twice: %v, then %v", keys(*out), keys(again))
 		}
 	}
-	if decides(out) || w.result.Steps%16 == 1 {
+	if decides || n%16 == 1 {
 		quiet := in
 		quiet.Done, quiet.Probes = nil, nil
 		if _, again := w.turn(own, next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
 			w.broken(quiescent, name, "begins %v, cancels %v, tells %v", again.Begin, again.Cancel, again.Events)
 		}
 	}
-	if w.result.Steps%256 == 0 && w.skew == 0 && w.slept == 0 { // what is written down has no monotonic reading
+	if (decides && w.decisions%8 == 0 || n%512 == 0) && w.skew == 0 && w.slept == 0 { // what is written down has no monotonic reading
 		if _, again := w.turn(own, roundTrip(before), in); !reflect.DeepEqual(keys(again), keys(*out)) {
 			w.broken(deterministic, name, "restored: %v, not %v", keys(again), keys(*out))
 		}

@@ -184,10 +184,14 @@ func (own *owner) waitsFor(what string) bool {
 // publish stores the newest status, one write at a time. That of a static pod goes
 // to its mirror, which tells the agent nothing.
 func (own *owner) publish(st *corev1.PodStatus) {
-	if own.gone || podlife.SameStatus(st, &own.published) {
+	if own.gone {
 		return
 	}
-	own.published = *st
+	same := podlife.SameStatus(st, &own.published)
+	own.published = *st // also the same one: the next one shares with it
+	if same {
+		return
+	}
 	if own.object.static {
 		own.w.checkStored(own.object, st)
 		return

@@ -25,6 +25,7 @@ type world struct {
 	rand               *rand.Rand
 	digest             hash.Hash64
 	result             Result
+	decisions          int // steps that did more than begin probes
 	runtime            *runtimesim.Runtime
 	turn               turn       // Step, or what breaks it on purpose
 	only               *Invariant // look for this one alone

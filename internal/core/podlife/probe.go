@@ -9,13 +9,13 @@ import (
 )
 
 // probeResult is the published result of a probe, after its thresholds (L5.15).
-type probeResult string
+type probeResult uint8
 
 const (
-	resultNone    probeResult = "" // nothing known: the verdict of before an agent restart holds
-	resultUnknown probeResult = "unknown"
-	resultSuccess probeResult = "success"
-	resultFailure probeResult = "failure"
+	resultNone probeResult = iota // nothing known: the verdict of before an agent restart holds
+	resultUnknown
+	resultSuccess
+	resultFailure
 )
 
 // carryOver is how long before the agent's start a container must have been
@@ -35,11 +35,11 @@ type probeMemory struct {
 	ContainerID string      // the instance Result is about
 	Result      probeResult // published
 	Raw         probeResult // of the last run
-	Count       int         // runs in a row with that
-	Errors      int         // prober errors in a row
-	Runs        int
+	Held        bool        // no more runs for this instance
+	Count       int32       // runs in a row with Raw
+	Errors      int32       // prober errors in a row
+	Runs        int32
 	Next        time.Time
-	Held        bool // no more runs for this instance
 }
 
 // The probes of a container have fixed places in its memory.
@@ -217,7 +217,7 @@ func (m *machine) runProbe(c *slot, t ProbeType, spec *corev1.Probe) {
 	if p.Next = p.Next.Add(period); !p.Next.After(m.now) {
 		p.Next = m.now.Add(period)
 	}
-	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(), Try: p.Runs},
+	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(), Try: int(p.Runs)},
 		flight{Op: opProbe, Object: c.spec.Name, Detail: string(t)}, "period "+period.String())
 }
 
@@ -261,9 +261,9 @@ func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
 	return c != nil && (t == Readiness || c.class == sidecar)
 }
 
-func orDefault(v, d int32) int {
+func orDefault(v, d int32) int32 {
 	if v > 0 {
-		return int(v)
+		return v
 	}
-	return int(d)
+	return d
 }
