@@ -130,6 +130,7 @@ func (t *target) serial(ctx context.Context, name string, n int, v map[string]fl
 	}
 	v["cpu"] = (t.cpu() - cpu) / float64(n)
 	v["run_p50"], v["create_p50"], v["start_p50"] = quantile(run, 0.5), quantile(create, 0.5), quantile(start, 0.5)
+	v["running_min"] = quantile(running, 0)
 	v["running_p50"], v["running_p95"], v["running_p99"] = quantile(running, 0.5), quantile(running, 0.95), quantile(running, 0.99)
 	v["teardown_p50"] = quantile(gone, 0.5)
 	return nil

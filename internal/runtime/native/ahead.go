@@ -18,8 +18,8 @@ type groupAhead struct {
 	err        error // valid when done
 }
 
-// aheadFile holds the path of such a group, in the sandbox's directory. It is there
-// before the group, so that a next carob removes one that nobody took.
+// aheadFile holds the path of such a group, in the sandbox's directory of this boot. It
+// is there before the group, so that a next carob removes one that nobody took.
 const aheadFile = "first-cgroup"
 
 // makeAhead begins to make the group of the first container. A systemd scope can't
@@ -34,7 +34,7 @@ func (r *Runtime) makeAhead(s *sandbox) {
 	s.ahead = g
 	go func() {
 		defer close(g.done)
-		if g.err = os.WriteFile(filepath.Join(r.sandboxDir(s.rec.ID), aheadFile), []byte(group), 0o600); g.err == nil {
+		if g.err = os.WriteFile(filepath.Join(r.runDir(s.rec.ID), aheadFile), []byte(group), 0o600); g.err == nil {
 			g.err = r.groups.make(group)
 		}
 	}()
@@ -72,7 +72,7 @@ func (r *Runtime) endAhead(s *sandbox) error {
 
 // findAhead finds the group that an earlier carob made and no container took.
 func (r *Runtime) findAhead(s *sandbox) error {
-	b, err := os.ReadFile(filepath.Join(r.sandboxDir(s.rec.ID), aheadFile))
+	b, err := os.ReadFile(filepath.Join(r.runDir(s.rec.ID), aheadFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
