@@ -88,11 +88,6 @@ func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResp
 	return call(ctx, callTimeout, r.runtime.Exec, req)
 }
 
-// Attach implements runtime.Runtime.
-func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
-	return call(ctx, callTimeout, r.runtime.Attach, req)
-}
-
 // ContainerStats implements runtime.Runtime.
 func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error) {
 	return call(ctx, callTimeout, r.runtime.ContainerStats, req)

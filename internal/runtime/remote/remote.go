@@ -121,6 +121,28 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	return call(ctx, limit, r.runtime.ExecSync, req)
 }
 
+// settle is how old a container is before it is attached to. containerd learns of
+// an end some time after it: an attach then succeeds and shows nothing, where an
+// error makes kubectl read the log instead.
+const settle = 500 * time.Millisecond
+
+// Attach waits until it is sure that the container is more than a command that has
+// run already.
+func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+	resp, err := r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: req.GetContainerId()})
+	if err != nil {
+		return nil, err
+	}
+	if wait := settle - time.Since(time.Unix(0, resp.GetStatus().GetStartedAt())); resp.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING && wait > 0 {
+		select {
+		case <-time.After(min(wait, settle)): // its clock may be ahead
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return call(ctx, callTimeout, r.runtime.Attach, req)
+}
+
 // PullImage has no time limit of its own.
 func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.PullImageResponse, error) {
 	return call(ctx, 0, r.images.PullImage, req)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -141,5 +142,59 @@ func TestReconnects(t *testing.T) {
 	_, err = r.runtime.Version(ctx, &cri.VersionRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// young is a runtime with one container that started a while ago and learns of its
+// end after another while.
+type young struct {
+	cri.RuntimeServiceClient
+	started, known time.Time
+}
+
+func (y *young) ContainerStatus(context.Context, *cri.ContainerStatusRequest, ...grpc.CallOption) (*cri.ContainerStatusResponse, error) {
+	st := &cri.ContainerStatus{State: cri.ContainerState_CONTAINER_RUNNING, StartedAt: y.started.UnixNano()}
+	if !time.Now().Before(y.known) {
+		st.State = cri.ContainerState_CONTAINER_EXITED
+	}
+	return &cri.ContainerStatusResponse{Status: st}, nil
+}
+
+func (y *young) Attach(context.Context, *cri.AttachRequest, ...grpc.CallOption) (*cri.AttachResponse, error) {
+	if !time.Now().Before(y.known) {
+		return nil, status.Error(codes.Unknown, "container is in CONTAINER_EXITED state")
+	}
+	return &cri.AttachResponse{Url: "here"}, nil
+}
+
+// A command that is over is not attached to, although the runtime does not know of
+// its end yet; a container that runs is, and an old one at once.
+func TestAttachWaitsForFreshContainers(t *testing.T) {
+	for name, c := range map[string]struct {
+		age, known, waits time.Duration // known: from now on
+		ok                bool
+	}{
+		"over":           {0, 200 * time.Millisecond, 500 * time.Millisecond, false},
+		"runs":           {100 * time.Millisecond, time.Hour, 400 * time.Millisecond, true},
+		"old":            {time.Minute, time.Hour, 0, true},
+		"clock is ahead": {-time.Hour, time.Hour, 500 * time.Millisecond, true},
+		"ended":          {0, -time.Second, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				r := &Runtime{runtime: &young{started: begin.Add(-c.age), known: begin.Add(c.known)}}
+				_, err := r.Attach(t.Context(), &cri.AttachRequest{ContainerId: "x"})
+				if took := time.Since(begin); took != c.waits || (err == nil) != c.ok {
+					t.Errorf("%v after %s, want success %v after %s", err, took, c.ok, c.waits)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				r = &Runtime{runtime: &young{started: time.Now(), known: time.Now().Add(time.Hour)}}
+				if _, err := r.Attach(ctx, &cri.AttachRequest{ContainerId: "x"}); status.Code(err) != codes.Canceled {
+					t.Errorf("given up: %v", err)
+				}
+			})
+		})
 	}
 }
