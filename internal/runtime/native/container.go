@@ -137,13 +137,16 @@ func (r *Runtime) cgroupOf(s *sandbox, id string) (string, error) {
 	parent := s.config.GetLinux().GetCgroupParent()
 	switch {
 	case parent == "":
+		if r.scopes != nil {
+			return "/system.slice/" + r.scope(id), nil
+		}
 		return r.cfg.CgroupRoot + "/" + id, nil
-	case r.cfg.SystemdCgroups || strings.HasSuffix(parent, ".slice") && !strings.Contains(strings.Trim(parent, "/"), "/"):
+	case r.scopes != nil || strings.HasSuffix(parent, ".slice") && !strings.Contains(strings.Trim(parent, "/"), "/"):
 		path, err := expandSlice(filepath.Base(parent))
 		if err != nil {
 			return "", fmt.Errorf("cgroup_parent: %w", err)
 		}
-		return path + "/cri-" + r.cfg.Name + "-" + id + ".scope", nil
+		return path + "/" + r.scope(id), nil
 	}
 	return filepath.Clean("/"+parent) + "/" + id, nil
 }
@@ -331,7 +334,7 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 		}
 	}
 	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.endCgroup(c), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.endCgroup(c), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
@@ -404,13 +407,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err := r.through(StepStartProgram, pl.id); err != nil {
 		return 0, nil, err
 	}
-	if made := c.ahead.ready(); !made {
-		if err := r.groups.make(pl.cgroup); err != nil {
-			return 0, nil, err
-		}
-	}
-	c.ahead = nil
-	if err := r.through(StepStartCgroup, pl.id); err != nil {
+	release, err := r.makeCgroup(ctx, c)
+	defer release()
+	if err := errors.Join(err, r.through(StepStartCgroup, pl.id)); err != nil {
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()

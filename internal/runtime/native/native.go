@@ -97,7 +97,8 @@ type Config struct {
 	// CgroupRoot is the cgroup below which this runtime keeps its own groups
 	// (monitors) and sandboxes without a cgroup_parent, such as "/carob".
 	CgroupRoot string
-	// SystemdCgroups reads a cgroup_parent as the name of a systemd slice.
+	// SystemdCgroups has systemd make the cgroups of containers, over D-Bus; a
+	// cgroup_parent then is the name of a slice. New fails where systemd does not answer.
 	SystemdCgroups bool
 
 	Images  Images

@@ -25,6 +25,7 @@ type Runtime struct {
 	cfg       Config
 	programs  *programs
 	groups    *cgroups
+	scopes    *scopes // nil: cgroups are made here, not by systemd
 	host      hostFacts
 	seccomp   *filters
 	events    broker
@@ -83,6 +84,12 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
 		left: newLeftovers(),
 	}
+	if cfg.SystemdCgroups {
+		r.scopes = &scopes{}
+		if _, err := r.scopes.bus(ctx); err != nil {
+			return nil, errors.Join(err, programs.close())
+		}
+	}
 	r.seccomp = newFilters(cfg.SeccompRoot)
 	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.rootDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -113,6 +120,9 @@ func (r *Runtime) Close() error {
 	r.left.close()
 	r.pool.close()
 	r.events.close()
+	if r.scopes != nil {
+		r.scopes.close()
+	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, s := range r.sandboxes {
@@ -256,7 +266,7 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 // RuntimeConfig tells the agent how to name cgroup parents.
 func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
 	driver := cri.CgroupDriver_CGROUPFS
-	if r.cfg.SystemdCgroups {
+	if r.scopes != nil {
 		driver = cri.CgroupDriver_SYSTEMD
 	}
 	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil

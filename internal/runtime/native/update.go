@@ -27,7 +27,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateC
 	}
 	proto.Merge(merged, req.GetLinux()) // zero means "leave alone" to both
 	if state == cri.ContainerState_CONTAINER_RUNNING {
-		if err := r.groups.apply(c.rec.Cgroup, req.GetLinux()); err != nil {
+		if err := r.limit(ctx, c.rec.Cgroup, req.GetLinux()); err != nil {
 			return nil, coded(fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
 		}
 	}
