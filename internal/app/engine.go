@@ -87,7 +87,8 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	e.closes = append(e.closes, closeNet)
 	rt, err := native.New(ctx, native.Config{
 		RootDir: dir, StateDir: filepath.Join(in.RunDir, "runtime"), CgroupRoot: in.CgroupRoot,
-		Images: store, Network: net, Name: "carob", Version: version,
+		SystemdCgroups: in.CgroupDriver == "systemd",
+		Images:         store, Network: net, Name: "carob", Version: version,
 		SeccompRoot: filepath.Join(in.DataDir, "node", "seccomp"), SandboxPool: spareMonitors,
 	})
 	if err != nil {

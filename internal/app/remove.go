@@ -16,8 +16,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/instance"
+	"carob/internal/core/resources"
 	"carob/internal/network/bridge"
 	"carob/internal/runtime"
+	"carob/internal/runtime/native"
 )
 
 // podUIDLabel is on every sandbox that a node agent makes (L3.164).
@@ -42,14 +44,17 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	if err := endSandboxes(ctx, in, a.version); err != nil {
 		return err
 	}
-	return removeTraces(in)
+	return removeTraces(ctx, in)
 }
 
 // removeTraces takes away what an instance without pods has on the host beside its data directory.
-func removeTraces(in instance.Instance) error {
+func removeTraces(ctx context.Context, in instance.Instance) error {
 	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")), unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
+	}
+	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {
+		errs = append(errs, native.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
 	}
 	errs = append(errs, removeCgroups("/proc/self/mountinfo", in.CgroupRoot))
 	if in.PodLogDir != filepath.Join(in.DataDir, "log", "pods") {

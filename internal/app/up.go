@@ -66,7 +66,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	defer func() {
 		err = errors.Join(err, c.close())
 		if !owner.Ready && in.RuntimeEndpoint == "" && !hasPods(in) {
-			err = errors.Join(err, removeTraces(in)) // nothing half started stays
+			err = errors.Join(err, removeTraces(ctx, in)) // nothing half started stays
 		}
 	}()
 	if err := c.prepare(); err != nil {

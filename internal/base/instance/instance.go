@@ -31,6 +31,7 @@ type Flags struct {
 	EtcdKey         string   // file with its key
 	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
+	CgroupDriver    string   // of the native runtime: "cgroupfs", also when empty, or "systemd"
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
 	Pressure        Pressure
@@ -153,6 +154,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	}
 	if (f.EtcdCert == "") != (f.EtcdKey == "") {
 		return Instance{}, fmt.Errorf("%w --etcd-certfile: it needs --etcd-keyfile, and the other way round", ErrFlag)
+	}
+	if f.CgroupDriver != "" && f.CgroupDriver != "cgroupfs" && f.CgroupDriver != "systemd" {
+		return Instance{}, fmt.Errorf("%w --cgroup-driver: %q is neither cgroupfs nor systemd", ErrFlag, f.CgroupDriver)
 	}
 	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
 		if d == "" {

@@ -101,7 +101,7 @@ func (s *scopes) set(ctx context.Context, group string, limits []systemd.Propert
 	return nil
 }
 
-// stop ends a scope and forgets it; one that is gone is no error.
+// stop ends a unit and forgets it; one that is gone is no error.
 func (s *scopes) stop(ctx context.Context, group string) error {
 	conn, err := s.bus(ctx)
 	if err != nil {
@@ -110,12 +110,19 @@ func (s *scopes) stop(ctx context.Context, group string) error {
 	name := path.Base(group)
 	err = wait(ctx, name, func(done chan<- string) (int, error) { return conn.StopUnitContext(ctx, name, "replace", done) })
 	if err != nil && !dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
-		return fmt.Errorf("having systemd stop scope %s: %w", name, err)
+		return fmt.Errorf("having systemd stop %s: %w", name, err)
 	}
 	if err := conn.ResetFailedUnitContext(ctx, name); err != nil && !dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
-		return fmt.Errorf("having systemd forget scope %s: %w", name, err)
+		return fmt.Errorf("having systemd forget %s: %w", name, err)
 	}
 	return nil
+}
+
+// StopSlice has systemd stop a slice with all below it; one that is gone is no error.
+func StopSlice(ctx context.Context, slice string) error {
+	s := &scopes{}
+	defer s.close()
+	return s.stop(ctx, slice)
 }
 
 // wait runs a job of systemd to its end.
