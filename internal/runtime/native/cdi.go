@@ -53,7 +53,7 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 		if len(unknown) > 0 {
 			var broken strings.Builder
 			for file, errs := range cache.GetErrors() {
-				broken.WriteString(fmt.Sprintf("; %s: %v", file, errors.Join(errs...)))
+				fmt.Fprintf(&broken, "; %s: %v", file, errors.Join(errs...))
 			}
 			return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
 		}
@@ -76,6 +76,12 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 			return nil, nil, err
 		}
 		c.Mounts = append(c.Mounts, m)
+	}
+	if c.Linux == nil {
+		c.Linux = &cri.LinuxContainerConfig{}
+	}
+	if c.Linux.SecurityContext == nil {
+		c.Linux.SecurityContext = &cri.LinuxContainerSecurityContext{}
 	}
 	for _, g := range s.Process.User.AdditionalGids {
 		c.Linux.SecurityContext.SupplementalGroups = append(c.Linux.SecurityContext.SupplementalGroups, int64(g))

@@ -55,6 +55,11 @@ func TestCDIDevices(t *testing.T) {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
+	// CRI lets a client leave out all that is Linux's own.
+	bare, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
+	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 || groups[0] != 4711 {
+		t.Errorf("a container without a security context: groups %v, %v", groups, err)
+	}
 }
 
 // TestSeccompAgent: calls that a profile leaves to an agent are decided by it, for the

@@ -76,14 +76,8 @@ func (f *figures) addUsage(u *usage) {
 
 // ListPodSandboxMetrics measures the pods whose sandbox is ready, now.
 func (r *Runtime) ListPodSandboxMetrics(ctx context.Context, _ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
-	r.mu.RLock()
-	list := make([]*sandbox, 0, len(r.sandboxes))
-	for _, s := range r.sandboxes {
-		list = append(list, s)
-	}
-	r.mu.RUnlock()
 	resp := &cri.ListPodSandboxMetricsResponse{}
-	for _, s := range list {
+	for _, s := range r.allSandboxes() {
 		if s.line() != nil {
 			resp.PodMetrics = append(resp.PodMetrics, r.podMetrics(ctx, s))
 		}
@@ -93,8 +87,9 @@ func (r *Runtime) ListPodSandboxMetrics(ctx context.Context, _ *cri.ListPodSandb
 
 func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMetrics {
 	m := s.config.GetMetadata()
-	pod := figures{labels: []string{"", r.podCgroup(s), "", s.rec.ID, m.GetNamespace(), m.GetName()}}
-	if group := r.podCgroup(s); group != "" {
+	group := r.podCgroup(s)
+	pod := figures{labels: []string{"", group, "", s.rec.ID, m.GetNamespace(), m.GetName()}}
+	if group != "" {
 		u := r.groups.measure(group)
 		pod.addUsage(&u)
 	}

@@ -220,14 +220,8 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsR
 // ListPodSandboxStats measures the pods whose sandbox is ready.
 func (r *Runtime) ListPodSandboxStats(ctx context.Context, req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
 	f := req.GetFilter()
-	r.mu.RLock()
-	list := make([]*sandbox, 0, len(r.sandboxes))
-	for _, s := range r.sandboxes {
-		list = append(list, s)
-	}
-	r.mu.RUnlock()
 	resp := &cri.ListPodSandboxStatsResponse{}
-	for _, s := range list {
+	for _, s := range r.allSandboxes() {
 		if s.line() == nil || f.GetId() != "" && !idMatches(s.rec.ID, f.Id) || !labelsMatch(s.config.Labels, f.GetLabelSelector()) {
 			continue
 		}

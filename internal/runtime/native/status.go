@@ -3,6 +3,8 @@ package native
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sort"
 	"time"
 
@@ -61,14 +63,8 @@ func (r *Runtime) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatu
 // ListPodSandbox lists sandboxes, newest first.
 func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
 	f := req.GetFilter()
-	r.mu.RLock()
-	list := make([]*sandbox, 0, len(r.sandboxes))
-	for _, s := range r.sandboxes {
-		list = append(list, s)
-	}
-	r.mu.RUnlock()
 	resp := &cri.ListPodSandboxResponse{}
-	for _, s := range list {
+	for _, s := range r.allSandboxes() {
 		s.mu.Lock()
 		item := &cri.PodSandbox{
 			Id: s.rec.ID, Metadata: s.config.Metadata, State: s.state(), CreatedAt: s.rec.CreatedAt,
@@ -156,14 +152,16 @@ func (r *Runtime) ListContainers(ctx context.Context, req *cri.ListContainersReq
 	return resp, nil
 }
 
+func (r *Runtime) allSandboxes() []*sandbox {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.sandboxes))
+}
+
 func (r *Runtime) allContainers() []*container {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	list := make([]*container, 0, len(r.containers))
-	for _, c := range r.containers {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Values(r.containers))
 }
 
 func idMatches(id, filter string) bool {
