@@ -1,0 +1,211 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+)
+
+// StartContainer starts the container's process. A program that can't be
+// executed is the container's failure: reason StartError, exit code 128. A start
+// that its caller gave up is not: before there is a process the container stays
+// created, after that it was killed.
+func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	c.start.Lock()
+	defer c.start.Unlock()
+	rec := c.record()
+	if rec.StartedAt != 0 || rec.FinishedAt != 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not in created state", rec.ID)
+	}
+	m := c.sandbox.line()
+	if m == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID, rec.ID)
+	}
+	pid, user, err := r.launch(ctx, m, c)
+	if err != nil {
+		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
+		givenUp := errors.Is(err, context.Canceled)
+		if givenUp && pid == 0 {
+			return nil, coded(errors.Join(err, r.endCgroup(c)))
+		}
+		r.groups.killAll(rec.Cgroup)
+		r.finish(c, func(rec *containerRecord) {
+			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
+			if givenUp {
+				rec.StartedAt, rec.ExitCode, rec.Reason = rec.FinishedAt, killedExit, "Error"
+			}
+		})
+		close(c.started)
+		return nil, coded(err)
+	}
+	c.mu.Lock()
+	c.rec.StartedAt, c.rec.Pid, c.rec.User = time.Now().UnixNano(), pid, user
+	rec = c.rec
+	c.mu.Unlock()
+	if err := save(r.containerDir(rec.ID), &rec); err != nil {
+		klog.FromContext(ctx).Error(err, "Container runs, but its record was not written", "container", rec.ID)
+	}
+	_ = r.through(StepStartRecord, rec.ID) // too late to fail
+	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
+	close(c.started)
+	return &cri.StartContainerResponse{}, nil
+}
+
+// launch makes the cgroup, has the monitor start the helper and waits until it
+// became the user's process.
+func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *identity, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, nil, err
+	}
+	pl, err := r.planOf(ctx, c)
+	if err != nil {
+		return 0, nil, err
+	}
+	p, err := pl.program()
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := r.through(StepStartProgram, pl.id); err != nil {
+		return 0, nil, err
+	}
+	release, err := r.makeCgroup(ctx, c)
+	defer release()
+	if err := errors.Join(err, r.through(StepStartCgroup, pl.id)); err != nil {
+		return 0, nil, err
+	}
+	sc := c.config.GetLinux().GetSecurityContext()
+	if err := errors.Join(r.groups.apply(pl.cgroup, c.resources()), r.through(StepStartLimits, pl.id)); err != nil {
+		return 0, nil, err
+	}
+	if err := errors.Join(r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
+		return 0, nil, err
+	}
+	st := containerStart{id: pl.id, logPath: c.rec.LogPath, helper: r.programs.helper}
+	st.flags, st.pidMode, st.pidTarget = startFlags(c)
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			f.Close()
+		}
+	}()
+	if st.dir, err = os.Open(r.containerDir(pl.id)); err != nil {
+		return 0, nil, err
+	}
+	open = append(open, st.dir)
+	if st.oom = r.groups.oomFile(pl.cgroup); st.oom != nil {
+		open = append(open, st.oom)
+	}
+	if r.groups.v2 {
+		if st.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
+			return 0, nil, err
+		}
+		open = append(open, st.cgroup)
+	}
+	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(spec, report *os.File) (int, error) {
+		st.spec, st.status = spec, report
+		pid, err := m.start(st)
+		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
+	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
+	if errors.Is(err, errKilledEarly) && oomKilled(st.oom) {
+		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
+	}
+	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
+}
+
+// runProgram has start run a program and waits for its outcome.
+func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program, state specs.ContainerState, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+	if r.alter != nil {
+		r.alter(p)
+	}
+	spec, err := memory("spec", p.encode())
+	if err != nil {
+		return 0, nil, err
+	}
+	defer spec.Close()
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer ours.Close()
+	pid, err := start(spec, theirs)
+	theirs.Close()
+	if err != nil {
+		return 0, nil, err
+	}
+	stop := context.AfterFunc(ctx, kill)
+	talk := dialogue{program: p}
+	if pl.filter != nil && pl.filter.agent != nil {
+		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.containerDir(pl.id), pid, state) }
+	}
+	err = talk.talk(ours)
+	if !stop() && ctx.Err() != nil {
+		return pid, nil, ctx.Err()
+	}
+	if err != nil {
+		return pid, talk.id, fmt.Errorf("unable to start container process: error during container init: %w", err)
+	}
+	return pid, talk.id, nil
+}
+
+// socketPair is the line to a helper.
+func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
+	}
+	a, theirs := os.NewFile(uintptr(fds[0]), "helper"), os.NewFile(uintptr(fds[1]), "helper")
+	defer a.Close()
+	if ours, err = unixConn(a); err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
+}
+
+func startFlags(c *container) (flags, pidMode int, target string) {
+	if c.config.Stdin {
+		flags |= flagStdin
+	}
+	if c.config.StdinOnce {
+		flags |= flagStdinOnce
+	}
+	if c.config.Tty {
+		flags |= flagTTY
+	}
+	o := c.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch o.GetPid() {
+	case cri.NamespaceMode_CONTAINER:
+		pidMode = pidNew
+	case cri.NamespaceMode_NODE:
+		pidMode = pidHost
+	case cri.NamespaceMode_TARGET:
+		pidMode, target = pidTarget, o.GetTargetId()
+	case cri.NamespaceMode_POD:
+		pidMode = pidPod
+		if o == nil || c.sandbox.options().GetPid() != cri.NamespaceMode_POD {
+			pidMode = pidNew // nothing was said
+		}
+	}
+	return flags, pidMode, target
+}
+
+// ownsPIDs says that the kernel ends everything in the container with its
+// first process.
+func (c *container) ownsPIDs() bool {
+	_, mode, _ := startFlags(c)
+	return mode == pidNew
+}
