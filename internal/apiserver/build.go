@@ -105,11 +105,9 @@ func (s *Server) install() error {
 	s.bearers = tokenunion.NewFailOnError(bearers...)
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, s.bearers, s.structured)
 	c.Authorization.Authorizer = s.authorizer
-	builtin, err := admission.New(admission.Config{Reader: reader, Authorizer: s.authorizer})
-	if err != nil {
+	if err := s.chainAdmission(c, reader); err != nil {
 		return err
 	}
-	s.chainAdmission(c, builtin, reader)
 	c.RESTOptionsGetter = s.options
 	c.BuildHandlerChainFunc = s.chain
 

@@ -28,7 +28,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
 	h := s.ext.flow.Filter(authorized)
-	h = impersonation.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
 	h = s.auditor.Requests(h, c.LongRunningFunc)
 	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
 	h = genericapifilters.WithWarningRecorder(h)

@@ -39,6 +39,8 @@ type Config struct {
 	EncryptionConfig string
 	// AuthenticationConfig is a file with an AuthenticationConfiguration; optional.
 	AuthenticationConfig string
+	// AdmissionConfig is a file with an AdmissionConfiguration; optional.
+	AdmissionConfig string
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object

@@ -46,7 +46,7 @@ func (s *Server) ownClient() *restclient.Config {
 	return s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
 }
 
-// credentials are what the server shows to webhooks: none, until somebody can configure some.
+// credentials are what the server shows to webhooks: what the admission configuration says, else nothing.
 func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
 	return delegate
 }
@@ -57,10 +57,27 @@ func admissionregistrationResource(r string) schema.GroupResource {
 
 // chainAdmission puts the users' admission behind the built-in plugins and lets
 // all mutating ones run a second time when a webhook asks for it.
-func (s *Server) chainAdmission(c *genericapiserver.Config, builtin admission.Interface, reader carobadmission.Reader) {
+func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmission.Reader) error {
+	config, err := carobadmission.LoadConfiguration(s.cfg.AdmissionConfig)
+	if err != nil {
+		return err
+	}
+	if err := webhooks.CheckConfiguration(config.For); err != nil {
+		return err
+	}
+	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer, Configuration: config})
+	if err != nil {
+		return err
+	}
+	quota, err := carobadmission.NewQuota(reader, s.storageOf, config.For("ResourceQuota"), s.stopped)
+	if err != nil {
+		return err
+	}
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
-	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion})
-	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.NewQuota(reader, s.storageOf, s.stopped))}
+	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
+		Configuration: config.For})
+	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, quota)}
+	return nil
 }
 
 // reinvoking runs the mutating plugins again when one that changed the object says so.

@@ -120,6 +120,8 @@ func TestServer(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *running){
 		"bootstrap token":        testBootstrapToken,
 		"token in a secret":      testTokenInSecret,
+		"impersonation":          testImpersonation,
+		"constrained":            testConstrainedImpersonation,
 		"system objects":         testSystemObjects,
 		"in-process watch":       testInProcessWatch,
 		"informer":               testInformer,

@@ -80,6 +80,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.IntVar(&a.MaxSizeMB, "audit-log-maxsize", 0, "megabytes at which the audit log is rotated (default 100)")
 	fl.StringVar(&a.WebhookConfig, "audit-webhook-config-file", "", "kubeconfig of a server that gets the recorded requests, too")
 	fl.StringVar(&f.Encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration: which objects are encrypted in etcd and how")
+	fl.StringVar(&f.Admission, "admission-control-config-file", "", "file with an AdmissionConfiguration: defaults and exemptions of PodSecurity, what needs a ResourceQuota, credentials for webhooks")
 	fl.StringVar(&f.Authentication, "authentication-config", "", "file with an AuthenticationConfiguration: JWT issuers whose tokens are taken, and what anonymous requests may reach; changes are followed")
 	fl.BoolVar(&f.Profiling, "profiling", false, "serve profiles of carob at /debug/pprof of the API server, to administrators")
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own)")

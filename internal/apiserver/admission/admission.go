@@ -7,7 +7,6 @@ package admission
 
 import (
 	"context"
-	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,35 +38,55 @@ type Config struct {
 	Reader Reader
 	// Authorizer is asked what users may do beyond the request itself.
 	Authorizer authorizer.Authorizer
-	// PodSecurity, when not nil, is a PodSecurityConfiguration: defaults and exemptions.
-	PodSecurity io.Reader
+	// Configuration is what the user says to plugins.
+	Configuration Configuration
+}
+
+// plugin is one of ours and the plugins of upstream that it is.
+type plugin struct {
+	admission.Interface
+	names string
 }
 
 // New returns the chain: a mutating and a validating admission plugin. NewQuota's
 // plugin comes last, after whatever else the server has.
 func New(c Config) (admission.Interface, error) {
-	security, err := newPodSecurity(c.Reader, c.PodSecurity)
+	all, err := plugins(c)
 	if err != nil {
 		return nil, err
 	}
-	return admission.NewChainHandler(
-		namespaceLifecycle{c.Reader},
-		limitRanger{c.Reader},
-		serviceAccount{c.Reader},
-		nodeRestriction{c.Reader, c.Authorizer},
-		taintNodes{},
-		security,
-		priority{c.Reader},
-		defaultTolerations{},
-		defaultStorageClass{c.Reader},
-		storageInUse{},
-		claimResize{c.Reader},
-		runtimeClass{c.Reader},
-		certificates{c.Authorizer},
-		defaultIngressClass{c.Reader},
-		topologyLabels{c.Reader},
-		resizeFits{c.Reader},
-	), nil
+	chain := make([]admission.Interface, len(all))
+	for i := range all {
+		chain[i] = all[i].Interface
+	}
+	return admission.NewChainHandler(chain...), nil
+}
+
+// plugins returns the plugins in the order in which they act.
+func plugins(c Config) ([]plugin, error) {
+	security, err := newPodSecurity(c.Reader, c.Configuration.For("PodSecurity"))
+	if err != nil {
+		return nil, err
+	}
+	return []plugin{
+		{namespaceLifecycle{c.Reader}, "NamespaceLifecycle"},
+		{limitRanger{c.Reader}, "LimitRanger"},
+		{serviceAccount{c.Reader}, "ServiceAccount"},
+		{nodeRestriction{c.Reader, c.Authorizer}, "NodeRestriction"},
+		{taintNodes{}, "TaintNodesByCondition"},
+		{security, "PodSecurity"},
+		{priority{c.Reader}, "Priority"},
+		{defaultTolerations{}, "DefaultTolerationSeconds"},
+		{defaultStorageClass{c.Reader}, "DefaultStorageClass"},
+		{storageInUse{}, "StorageObjectInUseProtection"},
+		{claimResize{c.Reader}, "PersistentVolumeClaimResize"},
+		{runtimeClass{c.Reader}, "RuntimeClass"},
+		{certificates{c.Authorizer}, "CertificateApproval CertificateSigning ClusterTrustBundleAttest CertificateSubjectRestriction"},
+		{defaultIngressClass{c.Reader}, "DefaultIngressClass"},
+		{topologyLabels{c.Reader}, "PodTopologyLabels"},
+		{nodeFeatures{c.Reader}, "NodeDeclaredFeatureValidator"},
+		{resizeFits{c.Reader}, "PodResizeValidator"},
+	}, nil
 }
 
 var (

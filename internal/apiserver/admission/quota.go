@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
-	quotaconfig "k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
@@ -28,17 +28,23 @@ const quotaWorkers = 4
 
 // NewQuota returns the plugin that charges what is made to the resource quotas of
 // its namespace. It has to be the last in the chain: what is refused after it would
-// be charged all the same. Its workers start with the first namespace that has a
+// be charged all the same. config, when not nil, is a ResourceQuota configuration:
+// what may be had only where a quota allows it. Its workers start with the first namespace that has a
 // quota and end when stop is closed.
-func NewQuota(reader Reader, storages Storages, stop <-chan struct{}) admission.Interface {
+func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan struct{}) (admission.Interface, error) {
+	limits, err := resourcequota.LoadConfiguration(config)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration of ResourceQuota: %w", err)
+	}
 	a := &quotaAccess{reader: reader, storages: storages, written: map[string]*corev1.ResourceQuota{}}
 	registry := generic.NewRegistry(quota.Evaluators(nil, time.Now))
-	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, &quotaconfig.Configuration{}, quotaWorkers, stop)}
+	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, limits, quotaWorkers, stop), len(limits.LimitedResources) > 0}, nil
 }
 
 type quotaPlugin struct {
 	*quotaAccess
 	resourcequota.Evaluator
+	limited bool // some things need a quota
 }
 
 func (quotaPlugin) Handles(op admission.Operation) bool {
@@ -49,7 +55,7 @@ func (q quotaPlugin) Validate(_ context.Context, a admission.Attributes, _ admis
 	if a.GetNamespace() == "" || a.GetResource().GroupResource() == namespaces && a.GetOperation() == admission.Create {
 		return nil
 	}
-	if quotas, err := q.GetQuotas(a.GetNamespace()); err == nil && len(quotas) == 0 {
+	if quotas, err := q.GetQuotas(a.GetNamespace()); err == nil && len(quotas) == 0 && !q.limited {
 		return nil // the usual case doesn't wait for a worker
 	}
 	return q.Evaluate(a)

@@ -44,7 +44,7 @@ func controllers() []struct {
 		r("endpointslice-controller", rule(read, "core", "nodes pods services"), rule("update", "core", "services/finalizers"),
 			rule("create delete get list update watch", "discovery.k8s.io", "endpointslices"), eventsRule),
 		r("endpointslicemirroring-controller", rule(read, "core", "endpoints services"), rule("update", "core", "services/finalizers"), rule("update", "core", "endpoints/finalizers"),
-			rule("create delete get list update watch", "discovery.k8s.io", "endpointslices"), rule("create", "discovery.k8s.io", "endpointslices/restricted"), eventsRule),
+			rule("create delete get list update watch", "discovery.k8s.io", "endpointslices"), eventsRule),
 		r("ephemeral-volume-controller", rule("get list watch", "core", "pods"), rule("update", "core", "pods/finalizers"), rule("create get list watch", "core", "persistentvolumeclaims"), eventsRule),
 		r("expand-controller", rule("get list patch update watch", "core", "persistentvolumes"), rule("patch update", "core", "persistentvolumeclaims/status"),
 			rule(read, "core", "persistentvolumeclaims"), eventsRule),

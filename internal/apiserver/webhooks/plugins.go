@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -12,6 +13,7 @@ import (
 	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -35,6 +37,8 @@ type Config struct {
 	Resolver webhookutil.ServiceResolver
 	Wrapper  webhookutil.AuthenticationInfoResolverWrapper
 	Version  compatibility.EffectiveVersion
+	// Configuration returns what the user says to a plugin; nil for nothing.
+	Configuration func(plugin string) io.Reader
 }
 
 // Plugins are the four plugins in one. Until Activate they let everything pass.
@@ -57,6 +61,19 @@ var (
 	_ admission.MutationInterface   = (*Plugins)(nil)
 	_ admission.ValidationInterface = (*Plugins)(nil)
 )
+
+// CheckConfiguration finds what is wrong with the configuration of a webhook plugin,
+// which is read only when there is a webhook.
+func CheckConfiguration(config func(plugin string) io.Reader) error {
+	for _, plugin := range []string{mutatingwebhook.PluginName, validatingwebhook.PluginName} {
+		if r := config(plugin); r != nil {
+			if _, err := webhookconfig.LoadConfig(r); err != nil {
+				return fmt.Errorf("read the configuration of admission plugin %s: %w", plugin, err)
+			}
+		}
+	}
+	return nil
+}
 
 // NewPlugins returns plugins that sleep.
 func NewPlugins(cfg Config) *Plugins { return &Plugins{cfg: cfg, wake: make(chan struct{})} }
@@ -112,7 +129,7 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	if err != nil {
 		return nil, err
 	}
-	mutation, err := mutatingwebhook.NewMutatingWebhook(nil)
+	mutation, err := mutatingwebhook.NewMutatingWebhook(p.cfg.Configuration(mutatingwebhook.PluginName))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +137,7 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	if err != nil {
 		return nil, err
 	}
-	validation, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
+	validation, err := validatingwebhook.NewValidatingAdmissionWebhook(p.cfg.Configuration(validatingwebhook.PluginName))
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ type Flags struct {
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
 	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
+	Admission       string // file with an AdmissionConfiguration; empty: the plugins' defaults
 	Profiling       bool   // the API server serves /debug/pprof
 	NodeName        string
 	PodCIDR         string
@@ -166,7 +167,7 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
 		}
 	}
-	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication} {
+	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication, "--admission-control-config-file": &in.Admission} {
 		if *file == "" {
 			continue
 		}
