@@ -32,7 +32,7 @@ func (own *owner) look() bool {
 	}
 	own.seen = now
 	o := podlife.Observed{Taken: w.now(), Volumes: w.volumes[own.pod.UID]}
-	sandboxes, items := w.list(own.pod.UID)
+	sandboxes, items := own.list()
 	for _, s := range sandboxes {
 		st, err := w.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.Id})
 		if err != nil {
@@ -67,6 +67,34 @@ func (own *owner) look() bool {
 	}
 	own.observed = o
 	return true
+}
+
+// list is what the runtime lists of the pod; a list may have a gap. What was seen
+// before is asked for by its id then, as package observe does, so a gap can only
+// hide what this agent has never seen.
+func (own *owner) list() ([]*cri.PodSandbox, []*cri.Container) {
+	w := own.w
+	sandboxes, containers := w.list(own.pod.UID)
+	all := len(sandboxes) + len(containers)
+	if all == 0 || !w.chance(w.fault/4) {
+		return sandboxes, containers
+	}
+	own.seen = sight{} // the next list has it
+	if i := w.rand.IntN(all); i < len(sandboxes) {
+		id := sandboxes[i].Id
+		if !slices.ContainsFunc(own.observed.Sandboxes, func(s podlife.Sandbox) bool { return s.ID == id }) {
+			w.logf("%s the list misses %s", own.pod.Name, id)
+			sandboxes = slices.Delete(sandboxes, i, i+1)
+		}
+	} else {
+		i -= len(sandboxes)
+		id := containers[i].Id
+		if !slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
+			w.logf("%s the list misses %s", own.pod.Name, id)
+			containers = slices.Delete(containers, i, i+1)
+		}
+	}
+	return sandboxes, containers
 }
 
 func containerSeen(c *cri.Container, st *cri.ContainerStatus) podlife.Container {

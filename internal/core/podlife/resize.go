@@ -334,8 +334,8 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 			return
 		}
 		problem = o.Err.Message
-	case f.Op == opResize && int64(f.Attempt) == r.Granted && !m.limitsInForce(f.Object):
-		problem = "the runtime reports other limits after it was asked to change them"
+	case f.Op == opResize && int64(f.Attempt) == r.Granted && !m.grantInForce(f.Object):
+		problem = "the runtime reports other resources after it was asked to change them"
 	}
 	if problem != "" {
 		m.failed(f.Op, f.Object, problem, o.At)
@@ -368,9 +368,9 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	}
 }
 
-// limitsInForce reports whether a container runs with the limits it was granted,
-// as far as the runtime tells.
-func (m *machine) limitsInForce(id string) bool {
+// grantInForce reports whether a container runs with what it was granted, as far as
+// the runtime tells.
+func (m *machine) grantInForce(id string) bool {
 	inst := m.instance(id)
 	if inst == nil || inst.Resources == nil || inst.State != ContainerRunning {
 		return true
@@ -384,7 +384,9 @@ func (m *machine) limitsInForce(id string) bool {
 		_, limited := want.Limits[name]
 		return limited && differs(want.Limits, inst.Resources.Limits, name, least)
 	}
-	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0)
+	_, told := inst.Resources.Requests[corev1.ResourceCPU]
+	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0) &&
+		!(told && differs(want.Requests, inst.Resources.Requests, corev1.ResourceCPU, leastCPURequest))
 }
 
 // resizeText names the resources of a resize in an event.
