@@ -135,7 +135,7 @@ func (w *world) checkTrue(o *object, own *owner) {
 			id := ""
 			for _, item := range items {
 				if item.Metadata.Name == c.Name && item.State == cri.ContainerState_CONTAINER_RUNNING {
-					id = "sim://" + item.Id
+					id = runtimeName + "://" + item.Id
 					if c.State.Running == nil || c.ContainerID != id {
 						w.broken(statusTrue, o.pod.Name, "%s runs, the status says %+v %s", item.Id, c.State, c.ContainerID)
 					}

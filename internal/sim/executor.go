@@ -372,6 +372,7 @@ func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
 	if err != nil {
 		return failure("CreateContainerError", err.Error())
 	}
+	own.made = append(own.made, resp.ContainerId)
 	if w.chance(w.fault / 4) {
 		return &podlife.Failure{Reason: "RunContainerError", Message: "the start was lost", Created: true}
 	}

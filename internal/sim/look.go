@@ -69,32 +69,43 @@ func (own *owner) look() bool {
 	return true
 }
 
-// list is what the runtime lists of the pod; a list may have a gap. What was seen
-// before is asked for by its id then, as package observe does, so a gap can only
-// hide what this agent has never seen.
+// list is what the runtime lists of the pod; a list may have a gap. What is expected
+// is asked for by its id then, as package observe does, so a gap can only hide what
+// this agent never heard of.
 func (own *owner) list() ([]*cri.PodSandbox, []*cri.Container) {
 	w := own.w
 	sandboxes, containers := w.list(own.pod.UID)
-	all := len(sandboxes) + len(containers)
-	if all == 0 || !w.chance(w.fault/4) {
-		return sandboxes, containers
-	}
-	own.seen = sight{} // the next list has it
-	if i := w.rand.IntN(all); i < len(sandboxes) {
-		id := sandboxes[i].Id
-		if !slices.ContainsFunc(own.observed.Sandboxes, func(s podlife.Sandbox) bool { return s.ID == id }) {
-			w.logf("%s the list misses %s", own.pod.Name, id)
-			sandboxes = slices.Delete(sandboxes, i, i+1)
-		}
-	} else {
-		i -= len(sandboxes)
-		id := containers[i].Id
-		if !slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
-			w.logf("%s the list misses %s", own.pod.Name, id)
+	if all := len(sandboxes) + len(containers); all > 0 && w.chance(w.fault/2) {
+		own.seen = sight{} // the next list has it
+		if i := w.rand.IntN(all); i < len(sandboxes) {
+			if !own.expectsSandbox(sandboxes[i].Id) {
+				w.logf("%s the list misses %s", own.pod.Name, sandboxes[i].Id)
+				sandboxes = slices.Delete(sandboxes, i, i+1)
+			}
+		} else if i -= len(sandboxes); !own.expects(containers[i].Id) {
+			w.logf("%s the list misses %s", own.pod.Name, containers[i].Id)
 			containers = slices.Delete(containers, i, i+1)
 		}
 	}
 	return sandboxes, containers
+}
+
+func (own *owner) expectsSandbox(id string) bool {
+	return slices.ContainsFunc(own.observed.Sandboxes, func(s podlife.Sandbox) bool { return s.ID == id })
+}
+
+// expects tells whether the agent saw a container, made it or finds it in the pod's status.
+func (own *owner) expects(id string) bool {
+	if slices.Contains(own.made, id) || slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
+		return true
+	}
+	st := &own.pod.Status
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(list, func(c corev1.ContainerStatus) bool { return c.ContainerID == runtimeName+"://"+id }) {
+			return true
+		}
+	}
+	return false
 }
 
 func containerSeen(c *cri.Container, st *cri.ContainerStatus) podlife.Container {

@@ -11,9 +11,11 @@ import (
 	"carob/internal/core/resources"
 )
 
+const runtimeName = "sim"
+
 // facts is what Step is told of the machine.
 func (w *world) facts() podlife.Node {
-	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: "sim", AgentStarted: w.agent.began,
+	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: runtimeName, AgentStarted: w.agent.began,
 		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax}
 }
 

@@ -30,6 +30,7 @@ type owner struct {
 	stale    bool // the picture is older than an outcome
 	observed podlife.Observed
 	seen     sight
+	made     []string // containers, in this life
 	done     []podlife.Outcome
 	probes   []podlife.ProbeResult
 	flights  []*flight

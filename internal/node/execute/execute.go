@@ -70,6 +70,7 @@ type Images interface {
 // Observer are the memories of the observer that actions need.
 type Observer interface {
 	LogPath(uid types.UID, containerID string) string
+	Made(uid types.UID, sandboxID, containerID string)
 	Refresh(uid types.UID, containerID string)
 	RunningID(uid types.UID, container string) string
 }

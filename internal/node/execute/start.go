@@ -47,6 +47,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	if err != nil {
 		return failure("CreateContainerError", err)
 	}
+	e.cfg.Observer.Made(pod.UID, a.SandboxID, created.ContainerId)
 	if _, err := e.cfg.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		if ctx.Err() != nil {
 			e.undo(ctx, created.ContainerId)

@@ -3,8 +3,9 @@
 //
 // Looking costs two list calls and, only for what changed its state, a status
 // call: finished containers and ready sandboxes are remembered. What a list misses
-// although the last look saw it is asked for by its id before it counts as gone: a
-// list with a gap must not start a container twice. The package must never change
+// although the last look saw it, a start just made it or the pod's status names it
+// is asked for by its id before it counts as gone: a list with a gap must not start
+// a container twice. The package must never change
 // anything in the runtime and never decide anything about a pod.
 package observe
 
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -122,6 +124,32 @@ func (o *Observer) Refresh(uid types.UID, containerID string) {
 	}
 }
 
+// Made says that the runtime made a container in a sandbox: a list without it has a gap.
+func (o *Observer) Made(uid types.UID, sandboxID, containerID string) {
+	m := o.memory(uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expect(sandboxID, containerID)
+}
+
+// expect remembers a container that was not looked at so far.
+func (m *memory) expect(sandboxID, containerID string) {
+	if _, ok := m.containers[containerID]; !ok {
+		m.containers[containerID] = known{item: &cri.Container{Id: containerID, PodSandboxId: sandboxID}, stale: true}
+	}
+}
+
+// expectPublished remembers the containers of a status that an earlier agent published.
+func (m *memory) expectPublished(st *corev1.PodStatus) {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			if _, id, ok := strings.Cut(list[i].ContainerID, "://"); ok {
+				m.expect("", id)
+			}
+		}
+	}
+}
+
 // LogPath is where the container writes its log, as far as it was ever looked at.
 func (o *Observer) LogPath(uid types.UID, containerID string) string {
 	m := o.memory(uid)
@@ -174,6 +202,9 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
+	if m.states == nil {
+		m.expectPublished(&pod.Status)
+	}
 	seen := podlife.Observed{Taken: time.Now()}
 	mine := map[string]string{uidLabel: string(pod.UID)}
 	sandboxes, err := o.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
@@ -271,10 +302,14 @@ func (o *Observer) unlistedContainers(ctx context.Context, m *memory, items []*c
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("status of container %s, which is not listed any more: %w", id, err)
+			return nil, fmt.Errorf("status of container %s, which is not listed: %w", id, err)
 		}
-		items = append(items, &cri.Container{Id: id, PodSandboxId: k.item.PodSandboxId, State: resp.GetStatus().GetState(),
-			CreatedAt: k.item.CreatedAt, Image: k.item.Image, Labels: k.item.Labels, Annotations: k.item.Annotations})
+		if k.item.PodSandboxId == "" {
+			return nil, fmt.Errorf("the runtime does not list container %s, which it knows", id)
+		}
+		st := resp.GetStatus()
+		items = append(items, &cri.Container{Id: id, PodSandboxId: k.item.PodSandboxId, State: st.GetState(),
+			CreatedAt: st.GetCreatedAt(), Image: st.GetImage(), Labels: st.GetLabels(), Annotations: st.GetAnnotations()})
 	}
 	return items, nil
 }

@@ -66,7 +66,7 @@ func (s *scene) add(id, name string, state cri.ContainerState, edit func(*cri.Co
 		spec.AnnotationTerminationMessagePath: "/dev/termination-log", spec.AnnotationTerminationMessagePolicy: "FallbackToLogsOnError",
 	}
 	s.items = append(s.items, &cri.Container{Id: id, PodSandboxId: "s", State: state, CreatedAt: int64(len(s.items) + 1), Labels: labels, Annotations: notes})
-	st := &cri.ContainerStatus{Id: id, State: state, CreatedAt: int64(len(s.items)), Image: &cri.ImageSpec{Image: "web"}, ImageRef: "sha256:1", LogPath: "/log/" + id}
+	st := &cri.ContainerStatus{Id: id, State: state, CreatedAt: int64(len(s.items)), Image: &cri.ImageSpec{Image: "web"}, ImageRef: "sha256:1", LogPath: "/log/" + id, Labels: labels, Annotations: notes}
 	if edit != nil {
 		edit(st)
 	}
@@ -287,5 +287,41 @@ func TestGapThatCannotBeAsked(t *testing.T) {
 	s.mute = nil
 	if seen := look(t, o, pod); len(seen.Containers) != 1 {
 		t.Errorf("%d containers", len(seen.Containers))
+	}
+}
+
+// A container that was just made is there even if the first list misses it.
+func TestGapAfterAStart(t *testing.T) {
+	s, o, pod, _ := newScene(t)
+	s.add("new", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
+	o.Made("u", "s", "new")
+	items := s.items
+	s.items = nil
+	unlisted := look(t, o, pod)
+	s.items = items
+	if diff := cmp.Diff(look(t, o, pod).Containers, unlisted.Containers); diff != "" || len(unlisted.Containers) != 1 {
+		t.Errorf("unlisted it is another: %s", diff)
+	}
+	s.items = nil
+	delete(s.status, "new")
+	if seen := look(t, o, pod); len(seen.Containers) > 0 {
+		t.Errorf("removed, but seen: %+v", seen)
+	}
+}
+
+// A new agent asks for what the status of a pod names. It can't tell the sandbox of
+// a container that is not listed, so it looks again.
+func TestGapAfterARestart(t *testing.T) {
+	s, o, pod, _ := newScene(t)
+	s.add("old", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", ContainerID: "carob://old"}, {Name: "other", ContainerID: "carob://gone"}, {Name: "never"}}
+	items := s.items
+	s.items = nil
+	if _, err := o.Look(t.Context(), pod); err == nil {
+		t.Error("a look that misses a container worked")
+	}
+	s.items = items
+	if seen := look(t, o, pod); len(seen.Containers) != 1 || seen.Containers[0].SandboxID != "s" {
+		t.Errorf("%+v", seen.Containers)
 	}
 }
