@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -205,4 +206,37 @@ func TestCrashes(t *testing.T) {
 		t.Logf("%d containers taken over", len(list.Containers))
 	}
 	w.emptied()
+}
+
+// TestRemoveWhileTheMonitorWrites: the monitor writes an end, as record_exit of process.c
+// does, while the directory it writes to is removed.
+func TestRemoveWhileTheMonitorWrites(t *testing.T) {
+	for range 500 {
+		dir := filepath.Join(t.TempDir(), "container")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			close(begin)
+			f, err := unix.Openat(rawFD(d), "exit.tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			if err != nil {
+				return // the directory is gone
+			}
+			_ = unix.Renameat(rawFD(d), "exit.tmp", rawFD(d), "exit") // it may have been removed
+			_ = unix.Close(f)
+		}()
+		<-begin
+		err = removeDir(dir)
+		<-done
+		d.Close()
+		if err != nil || exists(dir) {
+			t.Fatalf("after %v the directory is there: %v", err, exists(dir))
+		}
+	}
 }

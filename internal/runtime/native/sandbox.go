@@ -104,20 +104,26 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	}
 	var side sync.WaitGroup
 	var merr, nerr error
-	side.Go(func() { s.mon, merr = r.pool.get() })
+	var listener *os.File
+	side.Go(func() {
+		if s.mon, merr = r.pool.get(); merr == nil {
+			listener, merr = listenMonitor(r.runDir(s.rec.ID))
+		}
+	})
 	side.Go(func() {
 		nerr = errors.Join(r.attach(ctx, s, owner.netNS()), r.through(StepSandboxNetwork, s.rec.ID))
 	})
 	r.makeAhead(s)
 	ferr := errors.Join(r.writePodFiles(s), r.through(StepSandboxFiles, s.rec.ID))
 	side.Wait()
+	defer listener.Close() // nil after a failure, which Close takes
 	if err := errors.Join(nerr, ferr, merr); err != nil {
 		return err
 	}
 	if err := r.through(StepSandboxMonitor, s.rec.ID); err != nil {
 		return err
 	}
-	if err := r.setupMonitor(s, owner); err != nil {
+	if err := r.setupMonitor(s, owner, listener); err != nil {
 		return err
 	}
 	if err := r.through(StepSandboxSetup, s.rec.ID); err != nil {
@@ -293,17 +299,12 @@ func sysctlRefused(s *sandbox, path string) string {
 	return "it is not in a separate kernel namespace, so it would change the host"
 }
 
-func (r *Runtime) setupMonitor(s *sandbox, owner *holder) error {
+func (r *Runtime) setupMonitor(s *sandbox, owner *holder, listener *os.File) error {
 	sysctls, err := sysctlsOf(s)
 	if err != nil {
 		return err
 	}
-	l, err := listenMonitor(r.runDir(s.rec.ID))
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	set := podSetup{listener: l, sysctls: sysctls, sharePID: s.options().GetPid() == cri.NamespaceMode_POD}
+	set := podSetup{listener: listener, sysctls: sysctls, sharePID: s.options().GetPid() == cri.NamespaceMode_POD}
 	if owner != nil {
 		set.owner, set.join = owner.pidfd, ownedKinds(s)
 	} else {
@@ -370,28 +371,37 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a directory of ours, never through a mount.
+// removeDir removes a directory of ours, never through a mount. A monitor may be about
+// to write there how a helper ended whose start has failed already.
 func removeDir(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	for tries := 0; ; tries++ {
+		err := emptyDir(dir)
+		if err == nil {
+			err = unix.Rmdir(dir)
+		}
+		switch {
+		case err == nil || errors.Is(err, unix.ENOENT):
+			return nil
+		case !errors.Is(err, unix.ENOTEMPTY) || tries == 3: // it writes two files
+			return fmt.Errorf("removing %s: %w", dir, err)
+		}
 	}
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("removing %s: %w", dir, err)
+		return err
 	}
 	for _, e := range entries {
-		p := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			err = unix.Rmdir(p) // they are mount points, empty once unmounted
+			err = unix.Rmdir(filepath.Join(dir, e.Name())) // they are mount points, empty once unmounted
 		} else {
-			err = unix.Unlink(p)
+			err = unix.Unlink(filepath.Join(dir, e.Name()))
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("removing %s: %w", p, err)
+			return fmt.Errorf("%s: %w", e.Name(), err)
 		}
-	}
-	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("removing %s: %w", dir, err)
 	}
 	return nil
 }
