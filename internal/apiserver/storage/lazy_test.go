@@ -182,6 +182,30 @@ func TestLazyDirectWatch(t *testing.T) {
 	}
 }
 
+// A list that waits asks the engine how far it is. The answer reaches the caches;
+// a watch that the engine serves hears nothing it has not asked for.
+func TestProgressIsNoBookmark(t *testing.T) {
+	c := openClasses(t, Lazy)
+	one := c.create(t, "a", "one")
+	direct := c.watch(t, asOwn(t.Context()), classesRoot, all(one.ResourceVersion))
+	c.update(t, "a", "one", 1)
+	expect(t, c.watch(t, t.Context(), classesRoot, initial()), "ADDED one=1", "END OF INITIAL EVENTS")
+	before := c.watch(t, t.Context(), classesRoot, all(one.ResourceVersion))
+	for _, w := range []watch.Interface{direct, before} {
+		expect(t, w, "MODIFIED one=1")
+	}
+	if _, err := c.engine.Client.Client.Put(t.Context(), "/elsewhere", ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.GetList(t.Context(), classesRoot, all(""), &schedulingv1.PriorityClassList{}); err != nil {
+		t.Fatal(err)
+	}
+	c.update(t, "a", "one", 2)
+	for _, w := range []watch.Interface{direct, before} {
+		expect(t, w, "MODIFIED one=2")
+	}
+}
+
 // Whoever wants a part of the objects, and every client, gets a cache: the engine
 // would tell each of them everything, and has no limit for one that does not read.
 func TestLazyMakesCache(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -43,12 +44,16 @@ func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions
 	return watchEngine(ctx, b.Interface, b.own(ctx), key, opts)
 }
 
+// apart gives watches of the engine a stream of their own. On that of the caches
+// everybody hears the progress that a list asks for, which comes as a bookmark.
+var apart = metadata.Pairs("source", "engine")
+
 // watchEngine has the engine serve a watch, with bookmarks if the client wants
 // them. A client that does not read is cut off; it may go on where it was. Parts of
 // this process are trusted to read.
 func watchEngine(ctx context.Context, engine storage.Interface, own bool, key string, opts storage.ListOptions) (watch.Interface, error) {
 	opts.ProgressNotify = opts.Predicate.AllowWatchBookmarks
-	w, err := engine.Watch(ctx, key, opts)
+	w, err := engine.Watch(metadata.NewOutgoingContext(ctx, apart), key, opts)
 	if err != nil || own {
 		return w, err
 	}
