@@ -27,7 +27,7 @@ const watches = "WATCHES"
 // dial opens a connection of its own as an administrator, by HTTP/1.1, with a small window.
 func (r *running) dial(t *testing.T) *tls.Conn {
 	t.Helper()
-	pair, err := tls.X509KeyPair(r.pki.Admin.CertPEM, r.pki.Admin.KeyPEM)
+	pair, err := tls.X509KeyPair(r.pki.Admin.Pair().CertPEM, r.pki.Admin.Pair().KeyPEM)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestWatchesNeverRead(t *testing.T) {
 			send(t, r.dial(t), "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
 		}
 	}
-	reader, err := r.remote(t, r.pki.Admin).CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=m"})
+	reader, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestManyWatches(t *testing.T) {
 		n = x
 	}
 	r := start(t, t.TempDir())
-	c := r.remote(t, r.pki.Admin)
+	c := r.remote(t, r.pki.Admin.Pair())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if _, err := c.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{}); err != nil {
@@ -185,7 +185,7 @@ func TestManyWatches(t *testing.T) {
 // Clients that begin and do not go on hold up nobody; who closes its sending side has its watch ended.
 func TestSlowClients(t *testing.T) {
 	r := start(t, t.TempDir())
-	c := r.remote(t, r.pki.Admin)
+	c := r.remote(t, r.pki.Admin.Pair())
 	for i := range 100 {
 		raw, err := net.Dial("tcp", r.cfg.Listener.Addr().String())
 		if err != nil {

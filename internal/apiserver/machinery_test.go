@@ -184,7 +184,7 @@ func testVersionMatch(t *testing.T, r *running) {
 
 // A list without a version shows every write that was answered before, whoever serves it.
 func testReadAfterWrite(t *testing.T, r *running) {
-	ctx, c := t.Context(), r.remote(t, r.pki.Admin)
+	ctx, c := t.Context(), r.remote(t, r.pki.Admin.Pair())
 	w, err := c.AppsV1().Deployments("default").Watch(ctx, metav1.ListOptions{}) // makes the cache
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func testReadAfterWrite(t *testing.T, r *running) {
 }
 
 func testWatchList(t *testing.T, r *running) {
-	ctx, c := t.Context(), r.remote(t, r.pki.Admin)
+	ctx, c := t.Context(), r.remote(t, r.pki.Admin.Pair())
 	createConfig(t, c, "listed", nil)
 	if _, err := c.CoreV1().ResourceQuotas("default").Create(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "listed"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
