@@ -188,7 +188,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := save(dir, &c.rec); err != nil {
+	if err := errors.Join(reserveExit(dir), save(dir, &c.rec)); err != nil {
 		return err
 	}
 	return r.through(StepCreateRecord, c.rec.ID)

@@ -542,8 +542,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	w.open() // on the full disk
 	w.inside(keep)
-	if c, err := w.r.container(ends); err != nil || c.status().State != cri.ContainerState_CONTAINER_EXITED {
-		t.Errorf("a container that ended on a full disk, after a restart: %v", err)
+	if st := w.wait(ends); st.ExitCode != 3 || st.Reason != "Error" {
+		t.Errorf("a container that ended on a full disk, after a restart: code %d, reason %q", st.ExitCode, st.Reason)
 	}
 	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +88,15 @@ type exitFile struct {
 	code int32
 	oom  bool
 	at   int64
+}
+
+// reserveExit takes the room that the monitor needs for the exit file, so that the
+// end of a container can be written to a full disk.
+func reserveExit(dir string) error {
+	if err := os.WriteFile(filepath.Join(dir, "exit.tmp"), bytes.Repeat([]byte{' '}, 80), 0o600); err != nil {
+		return fmt.Errorf("making room for the container's end: %w", err)
+	}
+	return nil
 }
 
 func loadExit(dir string) (exitFile, bool, error) {

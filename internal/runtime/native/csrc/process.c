@@ -103,7 +103,8 @@ static void record_exit(struct container *c, int code, int oom, int64_t at)
 {
 	char b[80];
 	int n = snprintf(b, sizeof b, "%d %d %lld\n", code, oom, (long long)at);
-	int f = openat(c->dir, "exit.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	// carob made it, longer than this, so that a full disk has room for it
+	int f = openat(c->dir, "exit.tmp", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	if (f < 0)
 		return; // the directory is gone: nobody asks any more
 	if (write(f, b, n) == n)
