@@ -44,6 +44,11 @@ var rows = []row{
 	{"pss_pod", "memory beside the app, per pod", "MB", "≤ 1", true},
 	{"cpu_idle", "CPU while idle", "% of a core", "≤ 1", true},
 	{"switches_idle", "context switches while idle", "/s", "", true},
+	{"api_create", "API: pod creates, 16 clients", "/s", "≥ 1,500", false},
+	{"cpu_create", "– CPU of carob for one", "µs", "", true},
+	{"api_patch", "API: pod patches, 16 clients", "/s", "≥ 1,200", false},
+	{"cpu_patch", "– CPU of carob for one", "µs", "", true},
+	{"rss_watches", "memory of 1,000 idle watches", "MB", "≤ 50", true},
 }
 
 func main() {
@@ -63,6 +68,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.images, "images", ".cache/images", "directory with the test images")
 	flag.IntVar(&o.n, "n", 30, "pods one by one")
 	flag.IntVar(&o.burst, "burst", 50, "pods at once")
+	flag.IntVar(&o.writes, "writes", 3000, "pods made and patched by several clients, without being scheduled; 0 leaves the API out")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to look at an idle cluster")
 	flag.Parse()
 	if os.Getuid() != 0 {

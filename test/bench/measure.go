@@ -28,6 +28,7 @@ import (
 type options struct {
 	carob, images string
 	n, burst      int
+	writes        int
 	idle          time.Duration
 }
 
@@ -92,7 +93,7 @@ func measure(ctx context.Context, o options, runtime string) (res result, err er
 	for _, step := range []struct {
 		name string
 		run  func(context.Context) error
-	}{{"idle", b.idleUse}, {"one by one", b.serial}, {"burst", b.burstRun}, {"memory per pod", b.perPod}} {
+	}{{"idle", b.idleUse}, {"one by one", b.serial}, {"burst", b.burstRun}, {"memory per pod", b.perPod}, {"API", b.api}} {
 		if err := step.run(ctx); err != nil {
 			return result{}, fmt.Errorf("%s: %w", step.name, err)
 		}
