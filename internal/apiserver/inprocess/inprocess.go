@@ -29,9 +29,8 @@ const host = "http://carob.invalid"
 // handler (see WithUser) and made by the given user.
 func ClientConfig(handler http.Handler, name string, groups ...string) *restclient.Config {
 	info := &user.DefaultInfo{Name: name, Groups: slices.Clone(groups)}
-	if namespace, account, err := serviceaccount.SplitUsername(name); err == nil {
+	if namespace, _, err := serviceaccount.SplitUsername(name); err == nil {
 		info.Groups = append(info.Groups, serviceaccount.MakeGroupNames(namespace)...)
-		_ = account
 	}
 	if !slices.Contains(info.Groups, user.AllAuthenticated) {
 		info.Groups = append(info.Groups, user.AllAuthenticated)
