@@ -28,13 +28,14 @@ func (m *machine) status() corev1.PodStatus {
 	}
 	old := &m.s.Last
 	st := corev1.PodStatus{
-		ObservedGeneration:          max(m.pod.Generation, old.ObservedGeneration),
-		NominatedNodeName:           m.pod.Status.NominatedNodeName,
-		StartTime:                   m.startTime(),
-		QOSClass:                    m.qosClass(),
-		Resize:                      m.pod.Status.Resize,
-		ResourceClaimStatuses:       m.pod.Status.ResourceClaimStatuses,
-		ExtendedResourceClaimStatus: m.pod.Status.ExtendedResourceClaimStatus,
+		ObservedGeneration:                   max(m.pod.Generation, old.ObservedGeneration),
+		NominatedNodeName:                    m.pod.Status.NominatedNodeName,
+		StartTime:                            m.startTime(),
+		QOSClass:                             m.qosClass(),
+		Resize:                               m.pod.Status.Resize,
+		ResourceClaimStatuses:                m.pod.Status.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          m.pod.Status.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: m.pod.Status.NodeAllocatableResourceClaimStatuses,
 	}
 	m.setAddresses(&st)
 	m.setContainers(&st)

@@ -20,6 +20,7 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 	m.NominatedNodeName = base.NominatedNodeName
 	m.ResourceClaimStatuses = base.ResourceClaimStatuses
 	m.ExtendedResourceClaimStatus = base.ExtendedResourceClaimStatus
+	m.NodeAllocatableResourceClaimStatuses = base.NodeAllocatableResourceClaimStatuses
 	if m.QOSClass == "" {
 		m.QOSClass = base.QOSClass
 	}

@@ -271,3 +271,19 @@ func TestDisruptionTarget(t *testing.T) {
 		}
 	}
 }
+
+// What the scheduler and the controllers of claims wrote stays as it is (L1.73).
+func TestFieldsOfOthers(t *testing.T) {
+	claim := "claim"
+	base := &corev1.PodStatus{
+		NominatedNodeName:                    "n",
+		ResourceClaimStatuses:                []corev1.PodResourceClaimStatus{{Name: "a", ResourceClaimName: &claim}},
+		ExtendedResourceClaimStatus:          &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: claim},
+		NodeAllocatableResourceClaimStatuses: []corev1.NodeAllocatableResourceClaimStatus{{ResourceClaimName: claim}},
+	}
+	got := merge(base, &corev1.PodStatus{})
+	got.Conditions = nil
+	if diff := cmp.Diff(*base, got); diff != "" {
+		t.Error(diff)
+	}
+}
