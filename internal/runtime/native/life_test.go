@@ -483,6 +483,28 @@ func TestListsAndStats(t *testing.T) {
 	}
 }
 
+// A pod that nobody gave a cgroup, as crictl's, uses what its containers use.
+func TestStatsWithoutParent(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("plain", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = "" })
+	for _, name := range []string{"a", "b"} {
+		w.until(w.run(sb, sbc, name, shell("touch /up; exec sleep 1000")), "/up")
+	}
+	resp, err := w.r.PodSandboxStats(bg, &cri.PodSandboxStatsRequest{PodSandboxId: sb})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := resp.Stats.Linux
+	var cpu, set uint64
+	for _, c := range l.Containers {
+		cpu += c.Cpu.UsageCoreNanoSeconds.Value
+		set += c.Memory.WorkingSetBytes.Value
+	}
+	if len(l.Containers) != 2 || cpu == 0 || l.Cpu.UsageCoreNanoSeconds.Value != cpu || l.Memory.WorkingSetBytes.Value != set || l.Cpu.Timestamp == 0 {
+		t.Errorf("%d containers use %d ns and %d bytes, their pod %v, %v", len(l.Containers), cpu, set, l.Cpu, l.Memory)
+	}
+}
+
 func TestUserNamespace(t *testing.T) {
 	w := newWorld(t)
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}

@@ -193,7 +193,9 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 			st.Linux.Containers = append(st.Linux.Containers, r.statsOf(ctx, c))
 		}
 	}
-	if parent := s.config.GetLinux().GetCgroupParent(); parent != "" {
+	if s.config.GetLinux().GetCgroupParent() == "" {
+		st.Linux.Cpu, st.Linux.Memory = sumOf(st.Linux.Containers)
+	} else {
 		group, err := r.cgroupOf(s, "x")
 		if err == nil {
 			u := r.groups.measure(filepath.Dir(group))
@@ -206,6 +208,21 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 		st.Linux.Network = networkUsage(s.rec.NetNS)
 	}
 	return st
+}
+
+// sumOf is what a pod without a cgroup of its own uses: what its containers do.
+func sumOf(containers []*cri.ContainerStats) (*cri.CpuUsage, *cri.MemoryUsage) {
+	var cpu, set, usage, rss uint64
+	at := time.Now().UnixNano()
+	for _, c := range containers {
+		at = max(c.GetCpu().GetTimestamp(), c.GetMemory().GetTimestamp())
+		cpu += c.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+		set += c.GetMemory().GetWorkingSetBytes().GetValue()
+		usage += c.GetMemory().GetUsageBytes().GetValue()
+		rss += c.GetMemory().GetRssBytes().GetValue()
+	}
+	return &cri.CpuUsage{Timestamp: at, UsageCoreNanoSeconds: value(cpu)},
+		&cri.MemoryUsage{Timestamp: at, WorkingSetBytes: value(set), UsageBytes: value(usage), RssBytes: value(rss)}
 }
 
 // PodSandboxStats measures a pod.
