@@ -179,3 +179,82 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 }
+
+// TestUnifiedFiles: what is read from and written to the files of a host that has
+// cgroup v2 only, on a tree of ordinary files.
+func TestUnifiedFiles(t *testing.T) {
+	root := t.TempDir()
+	c := &cgroups{v2: true, tree: []hierarchy{{mount: root}}}
+	files := func(dir string, names ...string) {
+		t.Helper()
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(names); i += 2 {
+			if err := os.WriteFile(root+dir+"/"+names[i], []byte(names[i+1]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	holds := func(file, want string) {
+		t.Helper()
+		if b, err := os.ReadFile(root + file); err != nil || string(b) != want {
+			t.Errorf("%s holds %q, %v; want %q", file, b, err, want)
+		}
+	}
+	files("/pod", "cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n", "cgroup.subtree_control", "")
+	files("/pod/c", "cpu.weight", "", "cpu.max", "", "memory.max", "", "memory.swap.max", "", "cpuset.cpus", "", "memory.oom.group", "", "cgroup.kill", "", "cgroup.procs", "12\n34\n",
+		"memory.events", "low 0\noom 1\noom_kill 0\noom_group_kill 0\n")
+	if err := c.make("/pod/c"); err != nil {
+		t.Fatal(err)
+	}
+	holds("/pod/cgroup.subtree_control", "+cpu +cpuset +io +memory +pids +hugetlb +misc")
+	if err := c.apply("/pod/c", &cri.LinuxContainerResources{CpuShares: 1024, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 1 << 20,
+		CpusetCpus: "0", HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"}}); err != nil {
+		t.Error(err) // hugetlb.2MB.max is missing, which is no error
+	}
+	for file, want := range map[string]string{"cpu.weight": "39", "cpu.max": "20000 100000", "memory.max": "1048576", "memory.swap.max": "0", "cpuset.cpus": "0", "memory.oom.group": "1"} {
+		holds("/pod/c/"+file, want)
+	}
+	if err := c.apply("/pod/c", &cri.LinuxContainerResources{Unified: map[string]string{"memory.nonsense": "1"}}); err == nil {
+		t.Error("a file that is not there is no error")
+	}
+	if got := c.procs("/pod/c"); len(got) != 1 || got[0] != root+"/pod/c/cgroup.procs" {
+		t.Errorf("a process joins by %q", got)
+	}
+	if pids := c.pids("/pod/c"); len(pids) != 2 || pids[1] != 34 {
+		t.Errorf("processes %v", pids)
+	}
+	c.killAll("/pod/c")
+	holds("/pod/c/cgroup.kill", "1")
+
+	oom := func(want bool) {
+		t.Helper()
+		f := c.oomFile("/pod/c")
+		defer f.Close()
+		if got := oomKilled(f); got != want {
+			t.Errorf("killed for want of memory: %v", got)
+		}
+	}
+	oom(false)
+	files("/pod/c", "memory.events", "low 0\noom 1\noom_kill 12\noom_group_kill 1\n")
+	oom(true)
+	if oomKilled(nil) {
+		t.Error("killed without a memory controller")
+	}
+
+	files("/pod/c", "cpu.stat", "usage_usec 1500\nuser_usec 1000\n", "memory.current", "4096000\n", "memory.max", "max\n", "memory.swap.current", "8192\n", "memory.swap.max", "16384\n",
+		"memory.stat", "anon 1000\ninactive_file 96000\npgfault 7\npgmajfault 3\n", "pids.current", "2\n",
+		"cpu.pressure", "some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
+	u := c.measure("/pod/c")
+	if u.cpu != 1500000 || u.memory != 4096000 || u.limit != 0 || u.workingSet() != 4000000 || u.rss != 1000 || u.swap != 8192 || u.swapLimit != 16384 || u.faults != 7 || u.majorFaults != 3 || u.pids != 2 {
+		t.Errorf("measured %+v", u)
+	}
+	if p := u.cpuPressure; p == nil || p.Some.Avg10 != 1.5 || p.Some.Avg60 != 0.25 || p.Some.Total != 77 || p.Full.Total != 5 || u.memPressure != nil {
+		t.Errorf("pressure %v, %v", p, u.memPressure)
+	}
+	files("/pod/c", "memory.max", "8192000\n")
+	if u := c.measure("/pod/c"); u.limit != 8192000 || u.memoryStats().AvailableBytes.GetValue() != 4192000 {
+		t.Errorf("with a limit: %+v", u)
+	}
+}
