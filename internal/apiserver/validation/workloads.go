@@ -181,8 +181,50 @@ func statefulSet(s *appsv1.StatefulSet) field.ErrorList {
 	if s.Spec.Ordinals != nil {
 		errs = append(errs, nonNegative(&s.Spec.Ordinals.Start, specPath.Child("ordinals", "start"))...)
 	}
+	if s.Spec.ServiceName != "" {
+		for _, m := range validation.IsDNS1123Label(s.Spec.ServiceName) {
+			errs = append(errs, field.Invalid(specPath.Child("serviceName"), s.Spec.ServiceName, m))
+		}
+	}
+	if p := s.Spec.PersistentVolumeClaimRetentionPolicy; p != nil {
+		at := specPath.Child("persistentVolumeClaimRetentionPolicy")
+		for _, x := range []struct {
+			name   string
+			policy appsv1.PersistentVolumeClaimRetentionPolicyType
+		}{{"whenDeleted", p.WhenDeleted}, {"whenScaled", p.WhenScaled}} {
+			if x.policy != appsv1.RetainPersistentVolumeClaimRetentionPolicyType && x.policy != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+				errs = append(errs, field.NotSupported(at.Child(x.name), x.policy, []appsv1.PersistentVolumeClaimRetentionPolicyType{
+					appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType}))
+			}
+		}
+	}
+	for i := range s.Spec.VolumeClaimTemplates {
+		errs = append(errs, claimSpec(&s.Spec.VolumeClaimTemplates[i].Spec, specPath.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+	}
 	errs = append(errs, selects(s.Spec.Selector, &s.Spec.Template, "statefulset")...)
-	return append(errs, replicated(&s.Spec.Template, "StatefulSet")...)
+	return append(errs, replicated(asControllerMakes(s), "StatefulSet")...)
+}
+
+// asControllerMakes returns a template with what the controller sets in each pod:
+// a volume for each claim, and its own host name.
+func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
+	t := s.Spec.Template.DeepCopy()
+	t.Spec.Hostname, t.Spec.Subdomain = "", ""
+	var volumes []corev1.Volume
+	claimed := map[string]bool{}
+	for _, c := range s.Spec.VolumeClaimTemplates {
+		if !claimed[c.Name] {
+			volumes = append(volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name}}})
+		}
+		claimed[c.Name] = true
+	}
+	for _, v := range t.Spec.Volumes {
+		if !claimed[v.Name] {
+			volumes = append(volumes, v)
+		}
+	}
+	t.Spec.Volumes = volumes
+	return t
 }
 
 func statefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
