@@ -117,11 +117,11 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "auth can-i list pods --as=system:serviceaccount:subcommands:robot", want: []string{"yes"}},
 		{args: "auth can-i delete pods --as=system:serviceaccount:subcommands:robot", fails: true, want: []string{"no"}},
 		{args: "auth can-i --list --as=system:serviceaccount:subcommands:robot", want: []string{"pods", "[get list]"}},
-		{args: "auth reconcile -f -", stdin: "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader}, rules: [{apiGroups: [\"\"], resources: [services], verbs: [get]}]}", want: []string{"reconciled"}},
+		{args: "auth reconcile -f -", stdin: "---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: subcommands}, rules: [{apiGroups: [\"\"], resources: [services], verbs: [get]}]}", want: []string{"reconciled"}},
 		{args: "auth can-i get services --as=system:serviceaccount:subcommands:robot", want: []string{"yes"}},
-		{args: "apply -f -", stdin: "{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token, metadata: {name: robot-token, annotations: {kubernetes.io/service-account.name: robot}}}", want: []string{"created"}},
+		{args: "apply -f -", stdin: "---\n{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token, metadata: {name: robot-token, annotations: {kubernetes.io/service-account.name: robot}}}", want: []string{"created"}},
 		{args: "wait secret/robot-token --for=jsonpath={.data.token} --timeout=20s", want: []string{"met"}},
-		{args: "apply -f -", stdin: endedToken(), want: []string{"created"}},
+		{args: "apply --namespace=kube-system -f -", stdin: endedToken(), want: []string{"created"}},
 		{args: "wait secret/bootstrap-token-abcdef --namespace=kube-system --for=delete --timeout=20s"},
 		{args: "auth whoami", want: []string{"kubernetes-admin"}},
 		{args: "get all,ingress,quota,pdb,serviceaccount", want: []string{"deployment.apps/web", "cronjob.batch/nightly", "ingress.networking.k8s.io/i"}},
@@ -234,6 +234,6 @@ func signingRequest(t *testing.T, name string) string {
 
 // endedToken is a bootstrap token for somebody to remove.
 func endedToken() string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, "+
+	return fmt.Sprintf("---\n{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, "+
 		"stringData: {token-id: abcdef, token-secret: 0123456789abcdef, expiration: %q}}", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
 }

@@ -17,12 +17,12 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"carob/internal/apiserver/auth"
 )
 
 const (
-	nodeUserPrefix = "system:node:"
 	// restrictedLabels are those a node may not give itself: they isolate workloads.
 	restrictedLabels = "node-restriction.kubernetes.io"
 	nodeLeases       = "kube-node-lease"
@@ -43,18 +43,6 @@ type nodeRestriction struct {
 
 func (nodeRestriction) Handles(op admission.Operation) bool {
 	return on{create: true, update: true, remove: true}.handles(op)
-}
-
-// nodeName returns the node a user is the agent of.
-func nodeName(u user.Info) (string, bool) {
-	if u == nil {
-		return "", false
-	}
-	name, ok := strings.CutPrefix(u.GetName(), nodeUserPrefix)
-	if !ok || !slices.Contains(u.GetGroups(), user.NodesGroup) {
-		return "", false
-	}
-	return name, true
 }
 
 func isToken(a admission.Attributes) bool {
@@ -78,7 +66,7 @@ func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _
 }
 
 func (n nodeRestriction) check(ctx context.Context, a admission.Attributes) error {
-	node, ok := nodeName(a.GetUserInfo())
+	node, ok := auth.NodeName(a.GetUserInfo())
 	if !ok {
 		return nil
 	}

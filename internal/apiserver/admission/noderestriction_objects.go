@@ -3,7 +3,6 @@ package admission
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,20 +12,24 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
 
+	"carob/internal/apiserver/auth"
 	"carob/internal/base/certrequest"
+	"carob/internal/core/nodegraph"
 )
+
+// resources of what pods refer to.
+var referred = map[nodegraph.Kind]string{
+	nodegraph.ServiceAccount: "serviceaccounts", nodegraph.Secret: "secrets", nodegraph.ConfigMap: "configmaps",
+	nodegraph.VolumeClaim: "persistentvolumeclaims", nodegraph.ResourceClaim: "resourceclaims",
+}
 
 // references returns the resource of API objects that a pod refers to, "" if it needs none: a static pod has
 // to run without the API.
 func references(p *corev1.Pod) string {
-	switch {
-	case p.Spec.ServiceAccountName != "":
-		return "serviceaccounts"
-	case usesSecrets(p):
-		return "secrets"
-	case usesConfigMaps(p):
-		return "configmaps"
-	case len(p.Spec.ResourceClaims) > 0:
+	if refs := nodegraph.Named(p); len(refs) > 0 {
+		return referred[refs[0].Kind]
+	}
+	if len(p.Spec.ResourceClaims) > 0 {
 		return "resourceclaims"
 	}
 	for i := range p.Spec.Volumes {
@@ -35,10 +38,6 @@ func references(p *corev1.Pod) string {
 			return "csidrivers (via CSI volumes)"
 		case v.Glusterfs != nil:
 			return "endpoints (via glusterFS volumes)"
-		case v.PersistentVolumeClaim != nil:
-			return "persistentvolumeclaims"
-		case v.Ephemeral != nil:
-			return "persistentvolumeclaims (via ephemeral volumes)"
 		case v.Projected != nil:
 			for _, s := range v.Projected.Sources {
 				switch {
@@ -53,21 +52,6 @@ func references(p *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-func usesConfigMaps(p *corev1.Pod) bool {
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.ConfigMap != nil || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ConfigMap != nil }) {
-			return true
-		}
-	}
-	used := false
-	containers(p, func(c *corev1.Container) {
-		used = used || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil }) ||
-			slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool { return e.ConfigMapRef != nil })
-	})
-	return used
 }
 
 // claimStatus: of a claim a node reports how far a resize has come, nothing else.
@@ -155,8 +139,8 @@ func certificateRequest(a admission.Attributes, node string) error {
 	if err != nil {
 		return fmt.Errorf("unable to parse csr: %w", err)
 	}
-	if parsed.Subject.CommonName != nodeUserPrefix+node {
-		return fmt.Errorf("can only create a node CSR with CN=%s%s", nodeUserPrefix, node)
+	if parsed.Subject.CommonName != auth.NodeUserPrefix+node {
+		return fmt.Errorf("can only create a node CSR with CN=%s%s", auth.NodeUserPrefix, node)
 	}
 	return nil
 }

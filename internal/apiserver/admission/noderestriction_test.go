@@ -104,10 +104,10 @@ func TestNodeRestriction(t *testing.T) {
 		{"mirror pod of another node", pods(admission.Create, "", "p", mirrorOn("n2", owner), nil), "can only create pods with spec.nodeName set to itself"},
 		{"mirror pod without owner", pods(admission.Create, "", "p", mirrorOn("n1", nil), nil), "can only create pods with an owner reference set to itself"},
 		{"mirror pod with a config map", pods(admission.Create, "", "p", needing(func(s *corev1.PodSpec) {
-			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{}}}
+			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}}}}
 		}), nil), "can not create pods that reference configmaps"},
 		{"mirror pod with a projected config map", pods(admission.Create, "", "p", needing(func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{}}}}}}}
+			s.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}}}}}}}}
 		}), nil), "can not create pods that reference configmaps"},
 		{"mirror pod with a claimed device", pods(admission.Create, "", "p", needing(func(s *corev1.PodSpec) {
 			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}

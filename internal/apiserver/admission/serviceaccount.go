@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/storage/names"
+
+	"carob/internal/core/nodegraph"
 )
 
 const (
@@ -136,39 +139,8 @@ func (s serviceAccount) Validate(_ context.Context, a admission.Attributes, _ ad
 			}
 		}
 	}
-	if usesSecrets(p) {
+	if slices.ContainsFunc(nodegraph.Named(p), func(r nodegraph.Ref) bool { return r.Kind == nodegraph.Secret }) {
 		return admission.NewForbidden(a, errors.New("a mirror pod may not reference secrets"))
 	}
 	return nil
-}
-
-func usesSecrets(p *corev1.Pod) bool {
-	if len(p.Spec.ImagePullSecrets) > 0 {
-		return true
-	}
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.Secret != nil || v.CephFS != nil && v.CephFS.SecretRef != nil || v.RBD != nil && v.RBD.SecretRef != nil || v.ISCSI != nil && v.ISCSI.SecretRef != nil ||
-			v.AzureFile != nil || v.CSI != nil && v.CSI.NodePublishSecretRef != nil || v.FlexVolume != nil && v.FlexVolume.SecretRef != nil {
-			return true
-		}
-		if v.Projected == nil {
-			continue
-		}
-		for _, src := range v.Projected.Sources {
-			if src.Secret != nil {
-				return true
-			}
-		}
-	}
-	used := false
-	containers(p, func(c *corev1.Container) {
-		for i := range c.Env {
-			used = used || c.Env[i].ValueFrom != nil && c.Env[i].ValueFrom.SecretKeyRef != nil
-		}
-		for i := range c.EnvFrom {
-			used = used || c.EnvFrom[i].SecretRef != nil
-		}
-	})
-	return used
 }

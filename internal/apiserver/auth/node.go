@@ -85,19 +85,22 @@ func (n *Node) Run(ctx context.Context) {
 	})
 }
 
-// nodeName returns the node whose agent u is ("" if it doesn't say which).
-func nodeName(u user.Info) (string, bool) {
+// NodeUserPrefix and the name of a node make the name of its agent.
+const NodeUserPrefix = "system:node:"
+
+// NodeName returns the node whose agent u is ("" if it doesn't say which).
+func NodeName(u user.Info) (string, bool) {
 	if u == nil {
 		return "", false
 	}
-	name, ok := strings.CutPrefix(u.GetName(), "system:node:")
+	name, ok := strings.CutPrefix(u.GetName(), NodeUserPrefix)
 	return name, ok && slices.Contains(u.GetGroups(), user.NodesGroup)
 }
 
 // Authorize implements authorizer.Authorizer. It never denies: what it doesn't
 // allow may be granted by a role.
 func (n *Node) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	node, ok := nodeName(a.GetUser())
+	node, ok := NodeName(a.GetUser())
 	if !ok {
 		return authorizer.DecisionNoOpinion, "", nil
 	}
@@ -428,7 +431,7 @@ func (n *Node) EvaluateConditions(context.Context, authorizer.ConditionsAwareDec
 
 // RulesFor implements authorizer.RuleResolver: what a node may is not a list of rules.
 func (n *Node) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	if _, ok := nodeName(u); ok {
+	if _, ok := NodeName(u); ok {
 		return nil, nil, true, errors.New("node authorizer does not support user rule resolution")
 	}
 	return nil, nil, false, nil

@@ -30,7 +30,7 @@ type RBAC struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name
-	// bySubject is made anew from kinds on every change.
+	// bySubject and rules say the same as kinds, for decisions.
 	bySubject map[subject][]grant
 	rules     map[roleKey][]rbacv1.PolicyRule
 }
@@ -119,55 +119,101 @@ func isUnstored(obj runtime.Object) bool { return accessor(obj).GetResourceVersi
 func (r *RBAC) change(gr schema.GroupResource, k string, obj runtime.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if obj == nil {
+	if old, ok := r.kinds[gr][k]; ok {
+		r.remove(old)
 		delete(r.kinds[gr], k)
-	} else {
-		r.kinds[gr][k] = obj
 	}
-	r.index()
+	if obj != nil {
+		r.kinds[gr][k] = obj
+		r.add(obj)
+	}
+	r.signal()
 }
 
-// index computes bySubject and rules and says that they changed. mu is held.
-func (r *RBAC) index() {
+// signal says that roles or bindings changed.
+func (r *RBAC) signal() {
 	select {
 	case r.changed <- struct{}{}:
 	default:
 	}
+}
+
+// index computes bySubject and rules and says that they changed. mu is held.
+func (r *RBAC) index() {
 	r.bySubject, r.rules = map[subject][]grant{}, map[roleKey][]rbacv1.PolicyRule{}
-	for _, o := range r.kinds[clusterRoles] {
-		c := o.(*rbacv1.ClusterRole)
-		r.rules[roleKey{name: c.Name}] = c.Rules
+	for _, objs := range r.kinds {
+		for _, o := range objs {
+			r.add(o)
+		}
 	}
-	for _, o := range r.kinds[roles] {
-		c := o.(*rbacv1.Role)
-		r.rules[roleKey{c.Namespace, c.Name}] = c.Rules
+	r.signal()
+}
+
+// add puts an object into bySubject or rules; remove takes it out. mu is held.
+func (r *RBAC) add(o runtime.Object) {
+	if k, rules, ok := roleOf(o); ok {
+		r.rules[k] = rules
+		return
 	}
-	for _, o := range r.kinds[clusterRoleBindings] {
-		b := o.(*rbacv1.ClusterRoleBinding)
-		r.add(b.Subjects, "", b.RoleRef, fmt.Sprintf("ClusterRoleBinding %q", b.Name))
-	}
-	for _, o := range r.kinds[roleBindings] {
-		b := o.(*rbacv1.RoleBinding)
-		r.add(b.Subjects, b.Namespace, b.RoleRef, fmt.Sprintf("RoleBinding %q", b.Name+"/"+b.Namespace))
+	subjects, g := grantOf(o)
+	for _, s := range subjects {
+		r.bySubject[s] = append(r.bySubject[s], g)
 	}
 }
 
-func (r *RBAC) add(subjects []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) {
+func (r *RBAC) remove(o runtime.Object) {
+	if k, _, ok := roleOf(o); ok {
+		delete(r.rules, k)
+		return
+	}
+	subjects, g := grantOf(o)
+	for _, s := range subjects {
+		r.bySubject[s] = slices.DeleteFunc(r.bySubject[s], func(other grant) bool { return other == g })
+		if len(r.bySubject[s]) == 0 {
+			delete(r.bySubject, s)
+		}
+	}
+}
+
+// roleOf returns the rules of a role; false for a binding.
+func roleOf(o runtime.Object) (roleKey, []rbacv1.PolicyRule, bool) {
+	switch o := o.(type) {
+	case *rbacv1.ClusterRole:
+		return roleKey{name: o.Name}, o.Rules, true
+	case *rbacv1.Role:
+		return roleKey{o.Namespace, o.Name}, o.Rules, true
+	}
+	return roleKey{}, nil, false
+}
+
+// grantOf returns what a binding gives and to whom.
+func grantOf(o runtime.Object) ([]subject, grant) {
+	switch b := o.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		return given(b.Subjects, "", b.RoleRef, fmt.Sprintf("ClusterRoleBinding %q", b.Name))
+	case *rbacv1.RoleBinding:
+		return given(b.Subjects, b.Namespace, b.RoleRef, fmt.Sprintf("RoleBinding %q", b.Name+"/"+b.Namespace))
+	}
+	panic(fmt.Sprintf("auth: %T is no binding", o))
+}
+
+func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) ([]subject, grant) {
 	g := grant{namespace: namespace, binding: binding, roleKind: ref.Kind, role: roleKey{name: ref.Name}}
 	if ref.Kind == "Role" {
 		g.role.namespace = namespace
 	}
-	for _, s := range subjects {
-		k := subject{s.Kind, s.Name}
+	subjects := make([]subject, len(to))
+	for i, s := range to {
+		subjects[i] = subject{s.Kind, s.Name}
 		if s.Kind == rbacv1.ServiceAccountKind {
 			ns := s.Namespace
 			if ns == "" {
 				ns = namespace
 			}
-			k = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
+			subjects[i] = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
 		}
-		r.bySubject[k] = append(r.bySubject[k], g)
 	}
+	return subjects, g
 }
 
 // visit calls fn for each rule that holds for u in namespace and everywhere, until

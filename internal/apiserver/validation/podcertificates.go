@@ -18,22 +18,16 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 const maxRequest = 10 << 10 // bytes
 
 func podCertificateRequest(r *certificatesv1.PodCertificateRequest) field.ErrorList {
-	const longestUID, hour, day = 128, 60 * 60, 24 * 60 * 60
+	const longestUID, hour = 128, 60 * 60
 	s, at := &r.Spec, field.NewPath("spec")
 	errs := signerName(s.SignerName, at.Child("signerName"))
-	for key := range s.UnverifiedUserAnnotations {
-		errs = append(errs, validation.IsDomainPrefixedKey(at.Child("unverifiedUserAnnotations"), strings.ToLower(key))...)
-	}
-	if apivalidation.ValidateAnnotationsSize(s.UnverifiedUserAnnotations) != nil {
-		errs = append(errs, field.TooLong(at.Child("unverifiedUserAnnotations"), "", apivalidation.TotalAnnotationSizeLimitB))
-	}
+	errs = append(errs, userAnnotations(s.UnverifiedUserAnnotations, at.Child("unverifiedUserAnnotations"))...)
 	for _, o := range []struct{ kind, name, uid string }{{"pod", s.PodName, string(s.PodUID)}, {"serviceAccount", s.ServiceAccountName, string(s.ServiceAccountUID)},
 		{"node", string(s.NodeName), string(s.NodeUID)}} {
 		errs = append(errs, messages(at.Child(o.kind+"Name"), o.name, apivalidation.NameIsDNSSubdomain(o.name, false))...)
@@ -46,10 +40,7 @@ func podCertificateRequest(r *certificatesv1.PodCertificateRequest) field.ErrorL
 	if s.MaxExpirationSeconds == nil {
 		return append(errs, field.Required(at.Child("maxExpirationSeconds"), "must be set"))
 	}
-	longest := int32(91 * day)
-	if host, _, _ := strings.Cut(s.SignerName, "/"); host == "kubernetes.io" || strings.HasSuffix(host, ".kubernetes.io") {
-		longest = day
-	}
+	longest := longestCertificate(s.SignerName)
 	if n := *s.MaxExpirationSeconds; n < hour || n > longest {
 		errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), n, fmt.Sprintf("must be in the range [%d, %d]", hour, longest)))
 	}

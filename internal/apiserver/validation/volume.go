@@ -312,12 +312,15 @@ func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList 
 		if s.ClusterTrustBundle != nil {
 			one.take("clusterTrustBundle", func(at *field.Path) field.ErrorList {
 				claim(s.ClusterTrustBundle.Path, at.Child("path"))
-				return required(at.Child("path"), s.ClusterTrustBundle.Path)
+				return projectedBundle(s.ClusterTrustBundle, at)
 			})
 		}
 		if s.PodCertificate != nil {
 			one.take("podCertificate", func(at *field.Path) field.ErrorList {
-				return append(required(at.Child("signerName"), s.PodCertificate.SignerName), required(at.Child("keyType"), s.PodCertificate.KeyType)...)
+				claim(s.PodCertificate.CredentialBundlePath, at.Child("credentialBundlePath"))
+				claim(s.PodCertificate.KeyPath, at.Child("keyPath"))
+				claim(s.PodCertificate.CertificateChainPath, at.Child("certificateChainPath"))
+				return projectedCertificate(s.PodCertificate, at)
 			})
 		}
 		errs = append(errs, one.errs...)

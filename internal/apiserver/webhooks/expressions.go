@@ -48,8 +48,7 @@ func compile(c plugincel.Compiler, accessor plugincel.ExpressionAccessor, vars p
 }
 
 func celError(err error, expression string, at *field.Path) *field.Error {
-	var e *cel.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*cel.Error](err); ok {
 		switch e.Type {
 		case cel.ErrorTypeRequired:
 			return field.Required(at, e.Detail)

@@ -88,6 +88,11 @@ func Refs(pod *corev1.Pod) []Ref {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil
 	}
+	return Named(pod)
+}
+
+// Named are the objects that a pod refers to by name, each once.
+func Named(pod *corev1.Pod) []Ref {
 	var out []Ref
 	add := func(kind Kind, name string) {
 		if r := (Ref{kind, pod.Namespace, name}); name != "" && !slices.Contains(out, r) {
