@@ -99,7 +99,7 @@ func stepAny(t *rapid.T, s State, in Input) (State, Output) {
 	}
 	for i := range out.Status.Conditions {
 		c := &out.Status.Conditions[i]
-		if old := condition(s.Last.Conditions, c.Type); ownCondition(c.Type) && old != nil && old.Status == c.Status && !old.LastTransitionTime.Equal(&c.LastTransitionTime) {
+		if old := condition(s.Last.Conditions, c.Type); OwnCondition(c.Type) && old != nil && old.Status == c.Status && !old.LastTransitionTime.Equal(&c.LastTransitionTime) {
 			t.Fatalf("the transition time of %s moves from %v to %v, its status stays", c.Type, old.LastTransitionTime, c.LastTransitionTime)
 		}
 	}

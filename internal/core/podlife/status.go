@@ -59,12 +59,12 @@ func (m *machine) rejectedStatus() corev1.PodStatus {
 	}
 	var list []corev1.PodCondition
 	for i := range m.pod.Status.Conditions {
-		if c := &m.pod.Status.Conditions[i]; !ownCondition(c.Type) {
+		if c := &m.pod.Status.Conditions[i]; !OwnCondition(c.Type) {
 			list = append(list, *c)
 		}
 	}
 	for i := range m.s.Last.Conditions {
-		if c := &m.s.Last.Conditions[i]; held && ownCondition(c.Type) {
+		if c := &m.s.Last.Conditions[i]; held && OwnCondition(c.Type) {
 			list = append(list, *c)
 		}
 	}

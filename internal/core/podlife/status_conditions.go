@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ownCondition tells the conditions that the agent writes (L1.73).
-func ownCondition(t corev1.PodConditionType) bool {
+// OwnCondition reports whether only the node agent writes conditions of a type (L1.73, L4.8).
+func OwnCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
 		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
@@ -23,7 +23,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 	theirs := m.pod.Status.Conditions
 	list := make([]corev1.PodCondition, 0, max(len(m.s.Last.Conditions), 6))
 	for i := range theirs {
-		if !ownCondition(theirs[i].Type) && theirs[i].Type != corev1.DisruptionTarget {
+		if !OwnCondition(theirs[i].Type) && theirs[i].Type != corev1.DisruptionTarget {
 			list = append(list, theirs[i])
 		}
 	}

@@ -4,13 +4,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-)
 
-// owned are the conditions that only the node agent writes (L4.8).
-var owned = []corev1.PodConditionType{
-	corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled,
-	corev1.PodResizePending, corev1.PodResizeInProgress, "AllContainersRestarting",
-}
+	"carob/internal/core/podlife"
+)
 
 // merge is want with everything that belongs to other writers as it is in base:
 // their conditions (first, L4.63), the scheduler's nomination, resource claims.
@@ -33,13 +29,13 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 		return disrupted(c) && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
 	})
 	for _, c := range base.Conditions {
-		if slices.Contains(owned, c.Type) || (disrupted(c) && mine >= 0) {
+		if podlife.OwnCondition(c.Type) || (disrupted(c) && mine >= 0) {
 			continue
 		}
 		m.Conditions = append(m.Conditions, c)
 	}
 	for i, c := range want.Conditions {
-		if slices.Contains(owned, c.Type) || i == mine {
+		if podlife.OwnCondition(c.Type) || i == mine {
 			m.Conditions = append(m.Conditions, c)
 		}
 	}
