@@ -488,6 +488,44 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// A list that misses what was just started, or what the agent before had, starts
+// nothing a second time.
+func TestListWithAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		gap := func(is bool) {
+			w.runtime.mu.Lock()
+			defer w.runtime.mu.Unlock()
+			w.runtime.gap = is
+		}
+		mustBeOne := func(when string) {
+			t.Helper()
+			w.mustBe("a", corev1.PodRunning)
+			if n, rc := w.runtime.count("CreateContainer"), w.api.get("a").Status.ContainerStatuses[0].RestartCount; n != 1 || rc != 0 {
+				t.Errorf("%s: %d containers made, restart count %d", when, n, rc)
+			}
+		}
+		gap(true)
+		w.start()
+		w.api.put(webPod("a"))
+		settle(2 * time.Minute)
+		mustBeOne("after the start")
+		w.stop()
+		w.start()
+		defer w.stop()
+		settle(2 * time.Minute)
+		mustBeOne("after a restart of the agent")
+		gap(false)
+		settle(2 * time.Minute)
+		mustBeOne("without the gap")
+		w.runtime.exit("web", 1)
+		settle(time.Second)
+		if n := w.runtime.count("CreateContainer"); n != 2 {
+			t.Errorf("%d containers made after an exit", n)
+		}
+	})
+}
+
 // What ends while the agent is down is seen by the next one.
 func TestExitWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

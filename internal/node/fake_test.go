@@ -33,6 +33,7 @@ type fakeRuntime struct {
 	stubborn map[string]bool // by container name
 	starting time.Duration   // what a start takes; cancelled in that time it ends the container
 	down     bool
+	gap      bool // lists have no containers
 
 	mu         sync.Mutex
 	n          int
@@ -288,7 +289,7 @@ func (r *fakeRuntime) ListContainers(_ context.Context, req *cri.ListContainersR
 	defer r.mu.Unlock()
 	resp := &cri.ListContainersResponse{}
 	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
-		if c := r.containers[id]; selected(c.Labels, req.GetFilter().GetLabelSelector()) {
+		if c := r.containers[id]; !r.gap && selected(c.Labels, req.GetFilter().GetLabelSelector()) {
 			resp.Containers = append(resp.Containers, &cri.Container{
 				Id: c.Id, PodSandboxId: c.sandbox, Metadata: c.Metadata, Image: c.Image, ImageRef: c.ImageRef, State: c.State,
 				CreatedAt: c.CreatedAt, Labels: c.Labels, Annotations: c.Annotations,
