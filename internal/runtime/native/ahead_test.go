@@ -1,6 +1,7 @@
 package native
 
 import (
+	"os"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -53,5 +54,20 @@ func TestGroupAhead(t *testing.T) {
 		t.Error("after a restart a group stays that nobody knows")
 	}
 	w.inside(g.id)
+	w.emptied()
+}
+
+// TestEmptyParentCpuset: the group above was made by somebody else who has not filled it
+// yet, as of pods that start at the same moment.
+func TestEmptyParentCpuset(t *testing.T) {
+	w := newWorld(t)
+	parent := w.cfg.CgroupRoot + "/parent"
+	for i := range w.r.groups.tree {
+		if err := os.Mkdir(w.r.groups.tree[i].mount+parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb, sbc := w.sandbox("pod", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = parent + "/pod" })
+	w.inside(w.run(sb, sbc, "c", shell("exec sleep 1000")))
 	w.emptied()
 }

@@ -133,10 +133,9 @@ func (h *hierarchy) make(group string, v2 bool) error {
 	if v2 {
 		return delegate(h.mount + parentGroup(group))
 	}
-	if err == nil && h.has("cpuset") {
-		// A fresh cpuset is empty and takes no process: it gets what its parent has.
+	if h.has("cpuset") {
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			if err := inherit(h.mount+parentGroup(group), dir, file); err != nil {
+			if _, err := h.inherit(group, file); err != nil {
 				return err
 			}
 		}
@@ -144,12 +143,19 @@ func (h *hierarchy) make(group string, v2 bool) error {
 	return nil
 }
 
-func inherit(parent, dir, file string) error {
-	b, err := os.ReadFile(parent + "/" + file)
-	if err != nil {
-		return err
+// inherit gives a cpuset that is empty, and so takes no process, what its parent has;
+// the parent may be empty as well, made by somebody else a moment ago.
+func (h *hierarchy) inherit(group, file string) (string, error) {
+	path := h.mount + group + "/" + file
+	b, err := os.ReadFile(path)
+	if value := strings.TrimSpace(string(b)); err != nil || value != "" || group == "" {
+		return value, err
 	}
-	return put(dir+"/"+file, strings.TrimSpace(string(b)))
+	value, err := h.inherit(parentGroup(group), file)
+	if err != nil {
+		return "", err
+	}
+	return value, put(path, value)
 }
 
 // delegate switches on, for the children of dir, every controller dir has.

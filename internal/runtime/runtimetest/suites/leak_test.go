@@ -109,12 +109,21 @@ func TestThousandPods(t *testing.T) {
 	if testing.Short() {
 		pods = 100
 	}
+	const parallel = 8
+	ports := make(chan int32, parallel)
+	for i := range int32(parallel) {
+		ports <- int32(20000+os.Getpid()%1000*parallel) + i
+	}
 	several := func(what string, n int) {
 		t.Helper()
 		g, ctx := errgroup.WithContext(t.Context())
-		g.SetLimit(8)
+		g.SetLimit(parallel)
 		for i := range n {
-			g.Go(func() error { return o.cycle(ctx, fmt.Sprintf("%s-%d", what, i), int32(20000+os.Getpid()%300*64+i%64)) })
+			g.Go(func() error {
+				port := <-ports // a port is free again when its last pod is gone
+				defer func() { ports <- port }()
+				return o.cycle(ctx, fmt.Sprintf("%s-%d", what, i), port)
+			})
 		}
 		if err := g.Wait(); err != nil {
 			if rerr := o.rt.RemoveAll(context.Background()); rerr != nil {
