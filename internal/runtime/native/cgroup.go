@@ -131,7 +131,7 @@ func (h *hierarchy) make(group string, v2 bool) error {
 		return err
 	}
 	if v2 {
-		return delegate(h.mount + parentGroup(group))
+		return h.delegate(parentGroup(group))
 	}
 	if h.has("cpuset") {
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
@@ -158,9 +158,16 @@ func (h *hierarchy) inherit(group, file string) (string, error) {
 	return value, put(path, value)
 }
 
-// delegate switches on, for the children of dir, every controller dir has.
-func delegate(dir string) error {
+// delegate switches on, for the children of a group, every controller the group has.
+// It may have none yet, made by somebody else a moment ago.
+func (h *hierarchy) delegate(group string) error {
+	dir := h.mount + group
 	have, err := os.ReadFile(dir + "/cgroup.controllers")
+	if err == nil && len(bytes.TrimSpace(have)) == 0 && group != "" {
+		if err = h.delegate(parentGroup(group)); err == nil {
+			have, err = os.ReadFile(dir + "/cgroup.controllers")
+		}
+	}
 	if err != nil {
 		return err
 	}

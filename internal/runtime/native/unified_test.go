@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -108,6 +109,24 @@ func TestSettings(t *testing.T) {
 		if got := weightOf(shares); got != want {
 			t.Errorf("%d shares: weight %d, want %d", shares, got, want)
 		}
+	}
+}
+
+// TestDelegateFromAbove: a group that somebody made a moment ago has no controllers
+// yet; the one above it gives them.
+func TestDelegateFromAbove(t *testing.T) {
+	h := hierarchy{mount: t.TempDir()}
+	for group, has := range map[string]string{"": "cpu memory misc", "/a": "", "/a/b": ""} {
+		dir := h.mount + group
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cgroup.controllers", []byte(has+"\n"), 0o644), os.WriteFile(dir+"/cgroup.subtree_control", nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.make("/a/b/c", true); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(h.mount + "/cgroup.subtree_control"); err != nil || string(b) != "+cpu +memory +misc" {
+		t.Errorf("the root gives %q, %v", b, err)
 	}
 }
 
