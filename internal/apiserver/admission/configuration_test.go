@@ -74,7 +74,7 @@ func TestPodSecurityIsConfigured(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for namespace, refused := range map[string]bool{"ns": true, "free": false} {
-			p := newTestPod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+			p := newTestPod(func(p *corev1.Pod) { p.Spec.HostNetwork = true; p.Spec.ServiceAccountName = "default" })
 			err := chain.(admission.ValidationInterface).Validate(t.Context(), podAttributes(admission.Create, namespace, p, nil), nil)
 			if apierrors.IsForbidden(err) != refused || refused && !strings.Contains(err.Error(), "baseline") {
 				t.Errorf("%s: pod with the host's network in %s: %v", name, namespace, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +33,9 @@ const tokenSeconds int64 = 60*60 + 7
 // serviceAccount gives a pod its account, the account's pull secrets and a mounted token (L1.27, L1.38).
 type serviceAccount struct{ reader Reader }
 
-func (serviceAccount) Handles(op admission.Operation) bool { return op == admission.Create }
+func (serviceAccount) Handles(op admission.Operation) bool {
+	return on{create: true, update: true}.handles(op)
+}
 
 func (s serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	p := newPod(a)
@@ -87,9 +90,17 @@ func automount(p *corev1.Pod, account *corev1.ServiceAccount) bool {
 	return true
 }
 
-// mountToken mounts token, CA and namespace into every container that has nothing at that path.
+// mountToken mounts token, CA and namespace into every container that has nothing at that path. A container that a
+// webhook has added gets the volume that the others have.
 func mountToken(p *corev1.Pod) {
-	volume := names.SimpleNameGenerator.GenerateName(tokenVolumePrefix)
+	volume := ""
+	if i := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, tokenVolumePrefix) }); i >= 0 {
+		volume = p.Spec.Volumes[i].Name
+	}
+	there := volume != ""
+	if !there {
+		volume = names.SimpleNameGenerator.GenerateName(tokenVolumePrefix)
+	}
 	mounted := false
 	containers(p, func(c *corev1.Container) {
 		for i := range c.VolumeMounts {
@@ -100,7 +111,7 @@ func mountToken(p *corev1.Pod) {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, ReadOnly: true, MountPath: tokenMountPath})
 		mounted = true
 	})
-	if !mounted {
+	if !mounted || there {
 		return
 	}
 	mode, seconds := corev1.ProjectedVolumeSourceDefaultMode, tokenSeconds
@@ -119,24 +130,43 @@ func mountToken(p *corev1.Pod) {
 	}}})
 }
 
-// Validate keeps a mirror pod from reaching credentials its node could not have checked (L1.38).
-func (s serviceAccount) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	p := newPod(a)
-	if p == nil || !isMirror(p) {
+// Validate looks at what came of the pod: its account exists, and it uses no secret that the account keeps from it. A
+// mirror pod reaches no credentials, which its node could not have checked (L1.38).
+func (s serviceAccount) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	limit := limitSecrets
+	p, _ := a.GetObject().(*corev1.Pod)
+	switch ephemeral := a.GetSubresource() == "ephemeralcontainers"; {
+	case p == nil || a.GetResource().GroupResource() != podResource:
 		return nil
+	case ephemeral && a.GetOperation() == admission.Update:
+		limit = limitEphemeral
+	case newPod(a) == nil:
+		return nil
+	case isMirror(p):
+		return mirrored(a, p)
 	}
+	if p.Spec.ServiceAccountName == "" {
+		return admission.NewForbidden(a, fmt.Errorf("no service account specified for pod %s/%s", a.GetNamespace(), p.Name))
+	}
+	account, err := s.account(ctx, a.GetNamespace(), p.Spec.ServiceAccountName)
+	if err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("error looking up service account %s/%s: %w", a.GetNamespace(), p.Spec.ServiceAccountName, err))
+	}
+	if limitsSecrets(account) {
+		if err := limit(account, p); err != nil {
+			return admission.NewForbidden(a, err)
+		}
+	}
+	return nil
+}
+
+func mirrored(a admission.Attributes, p *corev1.Pod) error {
 	if p.Spec.ServiceAccountName != "" {
 		return admission.NewForbidden(a, errors.New("a mirror pod may not reference service accounts"))
 	}
 	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.Projected == nil {
-			continue
-		}
-		for _, src := range v.Projected.Sources {
-			if src.ServiceAccountToken != nil {
-				return admission.NewForbidden(a, errors.New("a mirror pod may not use ServiceAccountToken volume projections"))
-			}
+		if v := p.Spec.Volumes[i].Projected; v != nil && slices.ContainsFunc(v.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil }) {
+			return admission.NewForbidden(a, errors.New("a mirror pod may not use ServiceAccountToken volume projections"))
 		}
 	}
 	if slices.ContainsFunc(nodegraph.Named(p), func(r nodegraph.Ref) bool { return r.Kind == nodegraph.Secret }) {
