@@ -35,18 +35,17 @@ func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 }
 
 // injectCDI answers the configuration with what the CDI specifications below dirs
-// say about the devices, and their nodes. Hooks can't be run: a device that needs
-// one is refused.
-func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []device, error) {
+// say about the devices, their nodes and their hooks.
+func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []device, *specs.Hooks, error) {
 	if len(names) == 0 {
-		return c, nil, nil
+		return c, nil, nil, nil
 	}
 	if len(dirs) == 0 {
 		dirs = cdi.DefaultSpecDirs
 	}
 	cache, err := cdi.NewCache(cdi.WithAutoRefresh(false), cdi.WithSpecDirs(dirs...))
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading CDI specifications: %w", err)
+		return nil, nil, nil, fmt.Errorf("reading CDI specifications: %w", err)
 	}
 	s := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
 	if unknown, err := cache.InjectDevices(s, names...); err != nil {
@@ -55,15 +54,16 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 			for file, errs := range cache.GetErrors() {
 				fmt.Fprintf(&broken, "; %s: %v", file, errors.Join(errs...))
 			}
-			return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
+			return nil, nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
 		}
-		return nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices: %v", err)
+		return nil, nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices: %v", err)
 	}
-	if h := s.Hooks; h != nil && len(h.Prestart)+len(h.CreateRuntime)+len(h.CreateContainer)+len(h.StartContainer)+len(h.Poststart)+len(h.Poststop) > 0 { //nolint:staticcheck // Prestart is old, not gone
-		return nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need OCI hooks, which this runtime does not run", strings.Join(names, ", "))
+	hooks, err := usableHooks(s.Hooks, names)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	if s.Linux.IntelRdt != nil {
-		return nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need Intel RDT, which this runtime does not set", strings.Join(names, ", "))
+		return nil, nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need Intel RDT, which this runtime does not set", strings.Join(names, ", "))
 	}
 	c = proto.Clone(c).(*cri.ContainerConfig)
 	for _, kv := range s.Process.Env {
@@ -73,7 +73,7 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 	for i := range s.Mounts {
 		m, err := cdiMount(&s.Mounts[i])
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		c.Mounts = append(c.Mounts, m)
 	}
@@ -87,7 +87,7 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 		c.Linux.SecurityContext.SupplementalGroups = append(c.Linux.SecurityContext.SupplementalGroups, int64(g))
 	}
 	devices, err := cdiDevices(s)
-	return c, devices, err
+	return c, devices, hooks, err
 }
 
 func cdiMount(m *specs.Mount) (*cri.Mount, error) {

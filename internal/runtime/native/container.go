@@ -11,6 +11,7 @@ import (
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -188,6 +189,12 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if pl.hooks != nil {
+		c.rec.Poststop = pl.hooks.Poststop
+		if err := writeBundle(dir, pl); err != nil {
+			return err
+		}
+	}
 	if err := errors.Join(reserveExit(dir), save(dir, &c.rec)); err != nil {
 		return err
 	}
@@ -217,7 +224,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	if rec.StartedAt != 0 {
 		names = nil // an exec needs none, and their specifications may be gone
 	}
-	config, cdiNodes, err := injectCDI(c.config, names, r.cfg.CDIDirs)
+	config, cdiNodes, hooks, err := injectCDI(c.config, names, r.cfg.CDIDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +233,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		id: rec.ID, config: config, image: rec.Image, hostname: rec.Hostname,
 		groups: r.groups, cgroup: rec.Cgroup, rootDir: r.rootDir(),
 		etc:    map[string]string{},
-		userns: s.rec.UserNS, usernsIDs: ids,
+		userns: s.rec.UserNS, usernsIDs: ids, hooks: hooks,
 	}
 	for target, name := range map[string]string{"/etc/hostname": "hostname", "/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf"} {
 		pl.etc[target] = filepath.Join(r.sandboxDir(s.rec.ID), name)
@@ -420,6 +427,11 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 	if err := r.stop(ctx, c, 0); err != nil {
 		return err
 	}
+	rec := c.record()
+	r.lateHooks(ctx, "poststop", rec.Poststop, r.stateOf(&rec, 0, specs.StateStopped, c.config.Annotations))
+	c.mu.Lock()
+	c.rec.Poststop = nil // once, also when the rest has to be tried again
+	c.mu.Unlock()
 	if err := r.unmakeContainer(ctx, c); err != nil {
 		return err
 	}

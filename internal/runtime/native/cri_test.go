@@ -31,7 +31,8 @@ func TestCDIDevices(t *testing.T) {
 			"deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/full", "permissions": "rw", "fileMode": 384, "uid": 7}],
 			"mounts": [{"hostPath": %q, "containerPath": "/usr/lib/gpu", "options": ["ro", "nosuid", "nodev", "bind"]}],
 			"additionalGids": [4711]}},
-		{"name": "hooked", "containerEdits": {"hooks": [{"hookName": "createContainer", "path": "/bin/true"}]}}]}`, data)
+		{"name": "inside", "containerEdits": {"hooks": [{"hookName": "startContainer", "path": "/bin/true"}]}},
+		{"name": "relative", "containerEdits": {"hooks": [{"hookName": "poststop", "path": "bin/true"}]}}]}`, data)
 	if err := os.WriteFile(filepath.Join(w.r.cfg.CDIDirs[0], "vendor.json"), []byte(spec), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestCDIDevices(t *testing.T) {
 			t.Errorf("%s:\ngot  %q\nwant %q", name, got, want)
 		}
 	}
-	for device, want := range map[string]codes.Code{"vendor.com/gpu=9": codes.InvalidArgument, "vendor.com/gpu=hooked": codes.Unimplemented, "nonsense": codes.InvalidArgument} {
+	for device, want := range map[string]codes.Code{"vendor.com/gpu=9": codes.InvalidArgument, "vendor.com/gpu=inside": codes.Unimplemented, "vendor.com/gpu=relative": codes.InvalidArgument, "nonsense": codes.InvalidArgument} {
 		_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
 			c.CDIDevices = []*cri.CDIDevice{{Name: device}}
 		})})
@@ -56,9 +57,81 @@ func TestCDIDevices(t *testing.T) {
 		}
 	}
 	// CRI lets a client leave out all that is Linux's own.
-	bare, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
+	bare, _, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
 	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 || groups[0] != 4711 {
 		t.Errorf("a container without a security context: groups %v, %v", groups, err)
+	}
+}
+
+// TestCDIHooks: hooks run where and when OCI's runtime-spec says, in order, and know
+// the container; one that fails fails the start, with its words.
+func TestCDIHooks(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.CDIDirs = []string{t.TempDir()}
+	w.r.cfg.CDIDirs = w.cfg.CDIDirs
+	notes := filepath.Join(w.dir, "notes")
+	// The root is where config.json in the bundle says; only there it can be written to.
+	const find = `s=$(cat); b=${s#*'"bundle":"'}; b=${b%%'"'*}; c=$(cat $b/config.json); r=${c#*'"root":{"path":"'}; r=${r%%'"'*}; `
+	note := func(name string) string {
+		return `s=$(cat); x=${s#*'"status":"'}; echo ` + name + ` ${x%%'"'*} $VENDOR >> ` + notes
+	}
+	hook := func(name, script string) map[string]any {
+		return map[string]any{"hookName": name, "path": "/bin/sh", "args": []string{"sh", "-c", script}, "env": []string{"VENDOR=v", "PATH=/usr/bin:/bin"}}
+	}
+	device := func(name string, hooks ...map[string]any) map[string]any {
+		return map[string]any{"name": name, "containerEdits": map[string]any{"hooks": hooks}}
+	}
+	spec, err := json.Marshal(map[string]any{"cdiVersion": "0.7.0", "kind": "vendor.com/gpu", "devices": []any{
+		device("0", hook("prestart", note("prestart")), hook("createRuntime", note("runtime")),
+			hook("createContainer", find+`echo by a hook > $r/etc/made; test -d $r/proc/1 && echo mounts > $r/etc/mounts; echo container >> `+notes),
+			hook("poststart", note("poststart")), hook("poststop", note("poststop"))),
+		device("fails", hook("createContainer", "echo no driver here >&2; exit 3")),
+		device("late", hook("poststart", "exit 3"), hook("poststop", "exit 3")),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.r.cfg.CDIDirs[0], "vendor.json"), spec, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	gpu := func(name string) func(*cri.ContainerConfig) {
+		return func(c *cri.ContainerConfig) { c.CDIDevices = []*cri.CDIDevice{{Name: "vendor.com/gpu=" + name}} }
+	}
+	sb, sbc := w.sandbox("hooks")
+	id := w.run(sb, sbc, "c", shell("cat /etc/made /etc/mounts; exec sleep 1000"), gpu("0"))
+	w.eventually("the container sees what the hook made", func() bool { return w.log(sbc, "c") == "stdout F by a hook\nstdout F mounts\n" })
+	if x, err := w.exec(id, "cat", "/etc/made"); err != nil || string(x.Stdout) != "by a hook\n" {
+		t.Errorf("exec: %v, %v", x, err)
+	}
+	if err := w.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	w.stop(id, 0)
+	for range 2 {
+		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := os.ReadFile(notes); err != nil || string(got) != "prestart creating v\nruntime creating v\ncontainer\npoststart running v\npoststop stopped v\n" {
+		t.Errorf("hooks noted %q, %v", got, err)
+	}
+	if exists(filepath.Join(w.r.rootDir(), "etc")) {
+		t.Error("the hook wrote to the host")
+	}
+	failing := w.create(sb, sbc, "fails", shell("exit 0"), gpu("fails"))
+	if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: failing}); err == nil || !strings.Contains(err.Error(), "running hook /bin/sh: exit status 3: no driver here") {
+		t.Errorf("a hook that fails: %v", err)
+	}
+	if st := w.wait(failing); st.ExitCode != 128 || st.Reason != "StartError" {
+		t.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
+	}
+	late := w.run(sb, sbc, "late", shell("exit 4"), gpu("late"))
+	if st := w.wait(late); st.ExitCode != 4 {
+		t.Errorf("after a hook that fails too late: code %d", st.ExitCode)
+	}
+	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: late}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -37,6 +38,7 @@ type containerPlan struct {
 	filter   *filter // nil: unconfined
 	apparmor string  // profile to exec under; "" for none
 	selinux  string
+	hooks    *specs.Hooks // nil: none
 }
 
 // imageMount is an image that a container mounts.
@@ -209,13 +211,18 @@ func (pl *containerPlan) program() (*program, error) {
 	cwd := cwdOf(c, &pl.image.Config)
 	p.mkdir(cwd, 0o755)
 	p.optional() // chdir tells what is wrong with it
-	p.pivot()
-	pl.confine(p, sc, null)
+	enter := func(p *program) {
+		p.pivot()
+		pl.confine(p, sc, null)
+		p.keyring("_ses." + pl.id)
+		p.optional() // the quota of keys is small on some hosts; runc goes on, too
+	}
+	if pl.hooks == nil {
+		enter(p) // otherwise the helper waits for them, and so asks, before
+	}
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
 		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
 	}
-	p.keyring("_ses." + pl.id)
-	p.optional() // the quota of keys is small on some hosts; runc goes on, too
 	if p.slots > maxSlots {
 		return nil, fmt.Errorf("%d mounts are too many for one container", len(c.Mounts))
 	}
@@ -225,6 +232,9 @@ func (pl *containerPlan) program() (*program, error) {
 		id, home, err := resolveUser(files[0], files[1], want)
 		if err != nil {
 			return nil, err
+		}
+		if pl.hooks != nil {
+			enter(p)
 		}
 		if c.Tty {
 			p.tty(0, 0, true, id.UID)

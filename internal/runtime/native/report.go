@@ -16,6 +16,7 @@ import (
 // that decide how its program goes on.
 type dialogue struct {
 	program  *program
+	waiting  func() error         // called while the helper waits for its answer; nil: nothing to do
 	listener func(*os.File) error // takes the listener of a seccomp filter and closes it
 
 	id    *identity
@@ -100,6 +101,11 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 			}
 			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.program.questions() {
 				continue
+			}
+			if d.waiting != nil {
+				if err := d.waiting(); err != nil {
+					return used, err
+				}
 			}
 			answer, id, err := d.program.answer(d.files)
 			if err != nil {

@@ -123,6 +123,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if errors.Is(err, errKilledEarly) && oomKilled(st.oom) {
 		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 	}
+	if err == nil && pl.hooks != nil {
+		r.lateHooks(ctx, "poststart", pl.hooks.Poststart, r.stateOf(&c.rec, pid, specs.StateRunning, pl.config.Annotations))
+	}
 	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
 }
 
@@ -150,6 +153,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 	talk := dialogue{program: p}
 	if pl.filter != nil && pl.filter.agent != nil {
 		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.containerDir(pl.id), pid, state) }
+	}
+	if pl.hooks != nil && state == specs.StateCreating {
+		talk.waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
 	err = talk.talk(ours)
 	if !stop() && ctx.Err() != nil {

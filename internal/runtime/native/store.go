@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -52,6 +53,7 @@ type containerRecord struct {
 	Message    string          `json:"message,omitempty"`
 	Pid        int             `json:"pid,omitempty"`
 	User       *identity       `json:"user,omitempty"`
+	Poststop   []specs.Hook    `json:"poststop,omitempty"`  // hooks of its CDI devices
 	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
 }
 

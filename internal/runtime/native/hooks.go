@@ -1,0 +1,178 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+)
+
+// Hooks are programs of the host that a CDI specification names, as OCI's
+// runtime-spec has them. They run beside the helper, which waits before it leaves
+// the host's files:
+//
+//	prestart, createRuntime   in the host's namespaces, the container's mounts are made
+//	createContainer           in the container's mount namespace, before its root is "/"
+//	poststart                 when the container's process runs; a failure is logged
+//	poststop                  when the container is removed; a failure is logged
+//
+// startContainer, which would run inside of the container, is refused.
+
+// hookPatience bounds a hook that names no time of its own.
+const hookPatience = 2 * time.Minute
+
+// usableHooks answers the hooks of devices, nil for none.
+func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
+	if h == nil {
+		return nil, nil
+	}
+	if len(h.StartContainer) > 0 {
+		return nil, status.Errorf(codes.Unimplemented, "CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
+	}
+	for _, list := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.Poststart, h.Poststop} { //nolint:staticcheck // Prestart is old, not gone
+		for _, x := range list {
+			if !filepath.IsAbs(x.Path) {
+				return nil, status.Errorf(codes.InvalidArgument, "CDI devices %s have a hook whose path %q is not absolute", strings.Join(names, ", "), x.Path)
+			}
+		}
+	}
+	return h, nil
+}
+
+// writeBundle leaves what hooks look for in the container's directory: a config.json
+// that says where the root is, as seen from the container's mount namespace.
+func writeBundle(dir string, pl *containerPlan) error {
+	argv, err := argvOf(pl.config, &pl.image.Config)
+	if err != nil {
+		return err
+	}
+	sc := pl.config.GetLinux().GetSecurityContext()
+	b, err := json.Marshal(&specs.Spec{
+		Version: specs.Version, Hostname: pl.hostname, Annotations: pl.config.Annotations, Hooks: pl.hooks,
+		Root:    &specs.Root{Path: pl.rootDir, Readonly: sc.GetReadonlyRootfs()},
+		Process: &specs.Process{Args: argv, Env: envOf(pl.config, &pl.image.Config, pl.hostname), Cwd: cwdOf(pl.config, &pl.image.Config), Terminal: pl.config.Tty},
+		Linux:   &specs.Linux{CgroupsPath: pl.cgroup},
+	})
+	if err != nil {
+		return fmt.Errorf("describing the container to its hooks: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600); err != nil {
+		return fmt.Errorf("describing the container to its hooks: %w", err)
+	}
+	return nil
+}
+
+// stateOf is what a hook reads from its standard input.
+func (r *Runtime) stateOf(rec *containerRecord, pid int, phase specs.ContainerState, annotations map[string]string) *specs.State {
+	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.containerDir(rec.ID), Annotations: annotations}
+}
+
+// createHooks runs the hooks of a container whose helper waits, as pid.
+func (r *Runtime) createHooks(ctx context.Context, pl *containerPlan, pid int) error {
+	st := r.stateOf(&containerRecord{ID: pl.id}, pid, specs.StateCreating, pl.config.Annotations)
+	for _, h := range append(append([]specs.Hook{}, pl.hooks.Prestart...), pl.hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
+		if err := runHook(ctx, h, st); err != nil {
+			return err
+		}
+	}
+	if len(pl.hooks.CreateContainer) == 0 {
+		return nil
+	}
+	return inMountNamespace(pid, func() error {
+		for _, h := range pl.hooks.CreateContainer {
+			if err := runHook(ctx, h, st); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lateHooks runs hooks whose failure changes nothing any more.
+func (r *Runtime) lateHooks(ctx context.Context, name string, hooks []specs.Hook, st *specs.State) {
+	for _, h := range hooks {
+		if err := runHook(context.WithoutCancel(ctx), h, st); err != nil {
+			klog.FromContext(ctx).Error(err, "Hook of a container failed", "hook", name, "container", st.ID)
+		}
+	}
+}
+
+// runHook runs one hook to its end.
+func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
+	in, err := json.Marshal(st)
+	if err != nil {
+		return fmt.Errorf("describing the container to hook %s: %w", h.Path, err)
+	}
+	patience := hookPatience
+	if h.Timeout != nil {
+		patience = time.Duration(*h.Timeout) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, h.Path)
+	if len(h.Args) > 0 {
+		cmd.Args = h.Args
+	}
+	cmd.Env = append([]string{}, h.Env...) // nil would be ours
+	cmd.Stdin = bytes.NewReader(in)
+	cmd.WaitDelay = time.Second // what it left behind may hold its output open
+	out, err := cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("it did not end within %s", patience)
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("running hook %s: %w: %s", h.Path, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// inMountNamespace calls f on a thread in the mount namespace of a process; programs
+// that f starts are in it, too.
+func inMountNamespace(pid int, f func() error) error {
+	done := make(chan error, 1)
+	go onSpareThread(func() {
+		done <- func() error {
+			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+			if err != nil {
+				return fmt.Errorf("entering the container's mount namespace: %w", err)
+			}
+			defer ns.Close()
+			if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(rawFD(ns), unix.CLONE_NEWNS)); err != nil {
+				return fmt.Errorf("entering the container's mount namespace: %w", err)
+			}
+			return f()
+		}()
+	})
+	return <-done
+}
+
+// onSpareThread calls f on a thread that ends with it; it is called as a goroutine. The
+// first thread won't do: it can't end, and /proc/self shows its mounts.
+func onSpareThread(f func()) {
+	goruntime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		defer goruntime.UnlockOSThread()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			goruntime.LockOSThread() // another one: we hold the first
+			f()
+		}()
+		<-done
+		return
+	}
+	f() // still locked: the runtime ends the thread
+}
