@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/apiserver/declared"
+	"carob/internal/apiserver/validation"
 )
 
 // Strategy is the create, update and delete strategy of every kind, steered by
@@ -135,6 +136,7 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 		name = apivalidation.NameIsDNSSubdomain
 	}
 	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.resource.Cluster, name, field.NewPath("metadata"))
+	errs = append(errs, validation.Finalizers(objectMeta(obj).GetFinalizers())...)
 	if s.resource.AuthorizeCreate != nil {
 		errs = append(errs, s.resource.AuthorizeCreate(ctx, obj)...)
 	}
@@ -147,6 +149,7 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 // ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s *Strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(objectMeta(obj), objectMeta(old), field.NewPath("metadata"))
+	errs = append(errs, validation.Finalizers(objectMeta(obj).GetFinalizers())...)
 	if s.resource.Validator.Update != nil {
 		errs = append(errs, s.resource.Validator.Update(ctx, obj, old)...)
 	}

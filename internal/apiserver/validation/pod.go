@@ -28,6 +28,7 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 func validatePod(p *corev1.Pod) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
+	errs = append(errs, Finalizers(p.Finalizers)...)
 	errs = append(errs, validatePodAnnotations(p, meta.Child("annotations"))...)
 	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true}).check(field.NewPath("spec"))...)
 	return errs

@@ -102,8 +102,7 @@ func TestPodCreate(t *testing.T) {
 			`spec.volumes[1].name: Duplicate value: "v"`}},
 		{"projected volume", `{volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 5}}, {downwardAPI: {items: [{path: t, fieldRef: {fieldPath: metadata.name}}]}}, {}]}}], containers: [{name: a, image: i}]}`, []string{
 			`spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes`,
-			`spec.volumes[0].projected.sources[1].downwardAPI.items[0].path: Invalid value: "t": conflicting duplicate paths`,
-			`spec.volumes[0].projected.sources[2]: Required value: must specify a volume type`}},
+			`spec.volumes[0].projected.sources[1].downwardAPI.items[0].path: Invalid value: "t": conflicting duplicate paths`}},
 		{"projected certificates", `{volumes: [{name: v, projected: {sources: [{podCertificate: {signerName: example.com/s, keyType: RSA, maxExpirationSeconds: 60, keyPath: k, certificateChainPath: k}},
 			{podCertificate: {signerName: kubernetes.io/s, keyType: ED25519, maxExpirationSeconds: 90000}}, {podCertificate: {signerName: example.com/s, keyType: ED25519, maxExpirationSeconds: 7862400, credentialBundlePath: ../b}},
 			{clusterTrustBundle: {path: c}}, {clusterTrustBundle: {path: d, name: "example.com:s:x_y", labelSelector: {}}}, {clusterTrustBundle: {path: e, signerName: s}}, {clusterTrustBundle: {path: f, name: example.com:s:x}}]}}], containers: [{name: a, image: i}]}`, []string{

@@ -24,6 +24,7 @@ const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`sp
 // ValidatePodUpdate checks a change of the main resource (L1.61–L1.67).
 func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
+	errs = append(errs, Finalizers(p.Finalizers)...)
 	errs = append(errs, validatePod(p)...)
 	errs = append(errs, mirrorAnnotationUpdate(p, old)...)
 	if apiequality.Semantic.DeepEqual(&p.Spec, &old.Spec) {

@@ -323,10 +323,7 @@ func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList 
 				return projectedCertificate(s.PodCertificate, at)
 			})
 		}
-		errs = append(errs, one.errs...)
-		if one.n == 0 {
-			errs = append(errs, field.Required(at, "must specify a volume type"))
-		}
+		errs = append(errs, one.errs...) // upstream lets a source be empty
 	}
 	return errs
 }

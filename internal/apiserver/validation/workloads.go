@@ -306,6 +306,7 @@ func jobSpec(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	case !indexed && s.BackoffLimitPerIndex != nil:
 		errs = append(errs, field.Invalid(at.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode"))
 	}
+	errs = append(errs, jobPolicies(s, at)...)
 	errs = append(errs, podTemplate(&s.Template, at.Child("template"))...)
 	if p := s.Template.Spec.RestartPolicy; p != corev1.RestartPolicyOnFailure && p != corev1.RestartPolicyNever {
 		errs = append(errs, field.Required(at.Child("template", "spec", "restartPolicy"), `valid values: "OnFailure", "Never"`))
