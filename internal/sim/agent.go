@@ -89,9 +89,11 @@ func (a *agent) notify(o *object) {
 		own.number = number
 		if !exists {
 			own.gone = true
-			o.ask(w.loop.now, tgps(o.pod))
 			if w.chance(0.3) { // sees only the removal
 				pod = own.pod
+			}
+			if pod.DeletionGracePeriodSeconds == nil {
+				o.ask(w.loop.now, tgps(pod))
 			}
 		}
 		if d := pod.DeletionGracePeriodSeconds; d != nil {

@@ -258,10 +258,11 @@ func (w *world) checkDeleted(o *object) {
 	}
 }
 
-func (w *world) checkNothing(o *object, i Invariant, when string) {
+// checkNothing checks that nothing runs in a sandbox of the pod; empty: in any.
+func (w *world) checkNothing(o *object, sandbox string, i Invariant, when string) {
 	_, containers := w.list(o.pod.UID)
 	for _, c := range containers {
-		if c.State == cri.ContainerState_CONTAINER_RUNNING {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING && (sandbox == "" || c.PodSandboxId == sandbox) {
 			w.broken(i, o.pod.Name, "%s runs while %s", c.Id, when)
 		}
 	}
@@ -269,9 +270,9 @@ func (w *world) checkNothing(o *object, i Invariant, when string) {
 
 // checkNothingRuns checks that teardown comes after the containers. A late call
 // of a crashed agent may start a container again; that is not Step's doing.
-func (w *world) checkNothingRuns(o *object, when string) {
+func (w *world) checkNothingRuns(o *object, sandbox, when string) {
 	if w.result.Crashes == 0 {
-		w.checkNothing(o, volumesLast, when)
+		w.checkNothing(o, sandbox, volumesLast, when)
 	}
 }
 

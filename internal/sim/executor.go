@@ -269,7 +269,7 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 		w.volumes[uid] = podlife.VolumeState{Mounted: true, Present: true}
 		w.groups[uid] = groupOf(own.runs)
 	case podlife.RemoveVolumes:
-		w.checkNothingRuns(own.object, "volumes are removed")
+		w.checkNothingRuns(own.object, "", "volumes are removed")
 		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{}
 		delete(w.groups, uid)
@@ -296,7 +296,7 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 		w.checkNotRunning(own.object, a.ContainerID)
 		_, err = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID})
 	case podlife.StopSandbox:
-		w.checkNothingRuns(own.object, "a sandbox is stopped")
+		w.checkNothingRuns(own.object, a.SandboxID, "its sandbox is stopped")
 		_, err = w.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: a.SandboxID})
 	case podlife.RemoveSandbox:
 		_, err = w.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: a.SandboxID})

@@ -158,7 +158,7 @@ func (w *world) checkKilledInTime(o *object) {
 		return
 	}
 	left := max(o.asked.Add(max(o.grace, 2*time.Second)+10*time.Second).Sub(w.loop.now), 10*time.Second)
-	w.after(left, func() { w.checkNothing(o, killedInTime, "its grace is over") })
+	w.after(left, func() { w.checkNothing(o, "", killedInTime, "its grace is over") })
 	w.after(left+30*time.Second, func() {
 		if o.exists && o.pod.DeletionTimestamp != nil && !o.finalizer && !o.static {
 			w.broken(deletedEnds, o.pod.Name, "was deleted at +%v with %v", o.asked.Sub(epoch), o.grace)

@@ -185,12 +185,12 @@ func (m *machine) advancePostStart() {
 			continue
 		}
 		if !c.running() || c.newest.ID != h.ContainerID {
-			m.cancel(m.inFlight(opPostStart, c.spec.Name))
+			m.cancel(m.postStart(h.ContainerID))
 			*h = hookRun{}
 			continue
 		}
 		if m.stopOf(h.ContainerID) != nil {
-			m.cancel(m.inFlight(opPostStart, c.spec.Name))
+			m.cancel(m.postStart(h.ContainerID))
 			h.Stage = hookFailed
 			continue
 		}
@@ -199,10 +199,21 @@ func (m *machine) advancePostStart() {
 			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart, Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
 				flight{Op: opPostStart, Object: c.spec.Name, Detail: h.ContainerID}, "container started")
 		}
-		if f := m.inFlight(opPostStart, c.spec.Name); f != nil {
+		if f := m.postStart(h.ContainerID); f != nil {
 			m.waitFor(f, "postStart", c.spec.Name)
 		}
 	}
+}
+
+// postStart finds the hook of an instance in flight; that of an earlier one may
+// still be on its way out.
+func (m *machine) postStart(containerID string) *flight {
+	for i := range m.s.InFlight {
+		if f := &m.s.InFlight[i]; f.Op == opPostStart && f.Detail == containerID {
+			return f
+		}
+	}
+	return nil
 }
 
 // over reports that no regular container runs and none will (L3.69, L7.60).

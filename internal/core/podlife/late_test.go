@@ -158,3 +158,46 @@ func TestObservedGenerationNeverFalls(t *testing.T) {
 		}
 	}
 }
+
+// Of two sandboxes that are ready one can't be stopped and becomes the pod's after
+// all. Init starts over in it, also where a success is not restarted (L3.62).
+func TestInitStartsOverInTheSandboxThatIsLeft(t *testing.T) {
+	_, in := steady()
+	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
+	in.Observed.Containers = []Container{{ID: "init-0", Name: "init", SandboxID: "sb0", State: ContainerExited, FinishedAt: in.Now}}
+	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}}, {ID: "sb0"}}
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	if _, out := Step(State{}, in); !begins(out, "start/init/1") {
+		t.Errorf("begins %v, waits for %v", out.Begin, out.Waits)
+	}
+}
+
+// A postStart hook is aborted when its container ends, even while the aborted hook of
+// the instance before has not said so yet (L6.2).
+func TestSecondPostStartIsAborted(t *testing.T) {
+	s, in := steady()
+	in.Pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	a := &in.Observed.Containers[0]
+	exit := func() (out Output) {
+		in.Now = in.Now.Add(time.Hour) // no back-off
+		a.State, a.FinishedAt, in.Done = ContainerExited, in.Now, nil
+		s, out = Step(s, in)
+		return out
+	}
+	exit()
+	for _, id := range []string{"a-1", "a-2"} {
+		started := StartContainer{Container: "a", Attempt: a.Attempt + 1}.Key()
+		a.ID, a.State, a.StartedAt, a.Attempt = id, ContainerRunning, in.Now, a.Attempt+1
+		in.Done = []Outcome{{Key: started, At: in.Now}}
+		var out Output
+		hook := RunHook{Kind: PostStart, ContainerID: id}.Key()
+		if s, out = Step(s, in); !begins(out, hook) {
+			t.Fatalf("begins %v", out.Begin)
+		}
+		if out = exit(); len(out.Cancel) == 0 || out.Cancel[len(out.Cancel)-1] != hook {
+			t.Errorf("%s ended, cancelled is %v", id, out.Cancel)
+		}
+	}
+}

@@ -40,7 +40,7 @@ func (m *machine) due(c *slot) bool {
 		case ContainerExited:
 		}
 	}
-	if c.class == initial && c.newest == nil {
+	if c.class == initial && (c.newest == nil || m.sandbox != nil && m.here(c) == nil) {
 		return true // however it ended in a sandbox before, init starts over in this one (L3.62)
 	}
 	e, ended := m.lastExit(c)
