@@ -32,14 +32,43 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = s.auditor.Requests(h, c.LongRunningFunc)
 	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
 	h = genericapifilters.WithWarningRecorder(h)
-	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
-	h = genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	timed := genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+	timed = genericapifilters.WithRequestDeadline(timed, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	h = unless(lasts, h, timed)
 	h = genericapifilters.WithCacheControl(h)
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
+}
+
+// unless hands requests for which skip holds to next, all others to the same
+// behind a filter that would only pass the former on. What a filter has on the
+// stack stays there as long as a watch lasts: each watch of pods took 16 KB more.
+func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if skip(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		filtered.ServeHTTP(w, r)
+	})
+}
+
+// itself reports whether a request asks to be somebody else in no way.
+func itself(r *http.Request) bool {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return false
+		}
+	}
+	return true
+}
+
+func lasts(r *http.Request) bool {
+	info, ok := apirequest.RequestInfoFrom(r.Context())
+	return ok && longRunning(r, info)
 }
 
 // longRunning reports whether a request may last: watches, and the streams to nodes.
