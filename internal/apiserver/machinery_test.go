@@ -166,7 +166,7 @@ func testVersionMatch(t *testing.T, r *running) {
 		{"", "", 0, "2"}, {"0", "", 0, "2"}, {old, "", 0, "2"}, {old, notOlder, 0, "2"}, {m.ResourceVersion, notOlder, 0, "2"}, {"0", notOlder, 0, "2"},
 		{old, exact, 0, "1"}, {m.ResourceVersion, exact, 0, "2"}, {old, exact, 5, "1"},
 		{"0", exact, 0, "resourceVersionMatch"}, {"", exact, 0, "resourceVersionMatch"}, {"", notOlder, 0, "resourceVersionMatch"}, {old, "Sometimes", 0, "resourceVersionMatch"},
-		{"-1", "", 0, "resource version"}, {"99999999", notOlder, 0, "Too large resource version"},
+		{"-1", "", 0, "resource version"}, // TestBadInput has a version to come, which clients try again
 	} {
 		list, err := maps.List(ctx, metav1.ListOptions{LabelSelector: "of=match", ResourceVersion: c.version, ResourceVersionMatch: c.match, Limit: c.limit})
 		switch {
