@@ -177,13 +177,13 @@ func TestSecondManifestOfANameIsIgnored(t *testing.T) {
 }
 
 func TestPokeFindsWhatNoEventTold(t *testing.T) {
-	dir, link := t.TempDir(), ""
+	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "real"), []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w := watch(t)
 	w.next()
-	link = filepath.Join(w.dir, "web.yaml")
+	link := filepath.Join(w.dir, "web.yaml")
 	if err := os.Symlink(filepath.Join(dir, "real"), link); err != nil {
 		t.Fatal(err)
 	}
