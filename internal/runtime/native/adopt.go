@@ -31,9 +31,6 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			log.Info("Removing a sandbox that was never finished", "sandbox", id)
 			half := &sandbox{rec: sandboxRecord{ID: id}}
 			half.mon, _ = dialMonitor(r.runDir(id))
-			if err := r.findAhead(half); err != nil {
-				return err
-			}
 			r.discardSandbox(ctx, half)
 			continue
 		}
@@ -101,12 +98,6 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 		if err := r.adoptContainer(c, alive[c.rec.ID]); err != nil {
 			return err
 		}
-	}
-	if err := r.findAhead(s); err != nil {
-		return err
-	}
-	if err := r.endAhead(s); err != nil {
-		klog.FromContext(ctx).Error(err, "Cgroup that no container took stays for now", "sandbox", s.rec.ID)
 	}
 	switch {
 	case s.mon != nil:

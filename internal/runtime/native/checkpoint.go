@@ -31,7 +31,6 @@ const (
 	StepEndCgroup   Step = "end/cgroup"
 	StepEndRecord   Step = "end/record"
 	StepHaltMonitor Step = "halt/monitor"
-	StepHaltCgroup  Step = "halt/cgroup"
 	StepHaltNetwork Step = "halt/network"
 	StepHaltMounts  Step = "halt/mounts"
 	StepHaltRecord  Step = "halt/record"
@@ -47,7 +46,7 @@ var Steps = []Step{
 	StepSandboxDirs, StepSandboxUserNS, StepSandboxNetwork, StepSandboxFiles, StepSandboxMonitor, StepSandboxSetup, StepSandboxRecord,
 	StepCreateImage, StepCreateDirs, StepCreateLayer, StepCreateProgram, StepCreateRecord,
 	StepStartProgram, StepStartCgroup, StepStartLimits, StepStartDevices, StepStartClone, StepStartHelper, StepStartRecord,
-	StepStopKill, StepEndCgroup, StepEndRecord, StepHaltMonitor, StepHaltCgroup, StepHaltNetwork, StepHaltMounts, StepHaltRecord,
+	StepStopKill, StepEndCgroup, StepEndRecord, StepHaltMonitor, StepHaltNetwork, StepHaltMounts, StepHaltRecord,
 	StepRemoveLayer, StepRemoveCgroup, StepRemoveDir, StepRemovePod,
 }
 

@@ -31,7 +31,6 @@ type container struct {
 	name    string
 
 	start   sync.Mutex    // one Start or Remove at a time
-	ahead   *groupAhead   // its cgroup, if it was made with the sandbox; used up by the start
 	started chan struct{} // closed when Start is through, with success or not
 	done    chan struct{} // closed when the end is recorded
 
@@ -104,9 +103,6 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	c.name = containerName(s, cfg.Metadata)
 	if cfg.LogPath != "" {
 		c.rec.LogPath = filepath.Join(s.config.LogDirectory, cfg.LogPath)
-	}
-	if c.ahead = s.takeAhead(); c.ahead != nil {
-		c.rec.ID = c.ahead.id
 	}
 	if c.rec.Cgroup, err = r.cgroupOf(s, c.rec.ID); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -339,19 +335,11 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 		}
 	}
 	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.endCgroup(c), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.groups.end(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
 	return errors.Join(removeDir(r.containerDir(rec.ID)), r.through(StepRemoveDir, rec.ID))
-}
-
-// endCgroup removes the container's cgroup with all that runs in it, also one that
-// is still being made.
-func (r *Runtime) endCgroup(c *container) error {
-	c.ahead.ready()
-	c.ahead = nil
-	return r.groups.end(c.rec.Cgroup)
 }
 
 func (c *container) resources() *cri.LinuxContainerResources {
@@ -385,7 +373,7 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 	c.finished.Do(func() {
 		// The agent removes the pod's cgroup as soon as it sees the end. What the
 		// container's first process left behind ends with it.
-		if err := r.endCgroup(c); err != nil {
+		if err := r.groups.end(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
 		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail

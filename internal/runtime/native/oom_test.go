@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -114,4 +115,19 @@ func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 	if err == nil || !strings.Contains(err.Error(), why) || st.ExitCode != 128 || st.Reason != "StartError" || !strings.Contains(st.Message, why) {
 		t.Errorf("%v; code %d, reason %q, message %q", err, st.ExitCode, st.Reason, st.Message)
 	}
+}
+
+// TestEmptyParentCpuset: the group above was made by somebody else who has not filled it
+// yet, as of pods that start at the same moment.
+func TestEmptyParentCpuset(t *testing.T) {
+	w := newWorld(t)
+	parent := w.cfg.CgroupRoot + "/parent"
+	for i := range w.r.groups.tree {
+		if err := os.Mkdir(w.r.groups.tree[i].mount+parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb, sbc := w.sandbox("pod", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = parent + "/pod" })
+	w.inside(w.run(sb, sbc, "c", shell("exec sleep 1000")))
+	w.emptied()
 }

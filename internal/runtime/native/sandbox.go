@@ -30,10 +30,9 @@ type sandbox struct {
 
 	stopping sync.Mutex // one Stop or Remove at a time
 
-	mu    sync.Mutex
-	rec   sandboxRecord
-	mon   *monitor    // nil when not ready
-	ahead *groupAhead // nil: none was made
+	mu  sync.Mutex
+	rec sandboxRecord
+	mon *monitor // nil when not ready
 }
 
 func (s *sandbox) options() *cri.NamespaceOption {
@@ -113,7 +112,6 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	side.Go(func() {
 		nerr = errors.Join(r.attach(ctx, s, owner.netNS()), r.through(StepSandboxNetwork, s.rec.ID))
 	})
-	r.makeAhead(s)
 	ferr := errors.Join(r.writePodFiles(s), r.through(StepSandboxFiles, s.rec.ID))
 	side.Wait()
 	defer listener.Close() // nil after a failure, which Close takes
@@ -354,7 +352,6 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	}
 	var errs []error
 	errs = append(errs, r.through(StepHaltMonitor, s.rec.ID))
-	errs = append(errs, r.endAhead(s), r.through(StepHaltCgroup, s.rec.ID))
 	if !s.hostNetwork() {
 		if err := r.cfg.Network.Detach(ctx, s.rec.ID); err != nil {
 			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.rec.ID, err))

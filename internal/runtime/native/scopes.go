@@ -220,15 +220,10 @@ func scopeLimits(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Property, e
 // scope is the name of a container's unit.
 func (r *Runtime) scope(id string) string { return "cri-" + r.cfg.Name + "-" + id + ".scope" }
 
-// makeCgroup makes the cgroup of a container, unless it was made ahead. Until release
-// is called there may be a process in it that is ours, so that systemd keeps it.
+// makeCgroup makes the cgroup of a container. Until release is called there may be a
+// process in it that is ours, so that systemd keeps it.
 func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(), err error) {
 	release = func() {}
-	made := c.ahead.ready()
-	c.ahead = nil
-	if made {
-		return release, nil
-	}
 	if r.scopes == nil {
 		return release, r.groups.make(c.rec.Cgroup)
 	}

@@ -40,7 +40,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
 		givenUp := errors.Is(err, context.Canceled)
 		if givenUp && pid == 0 {
-			return nil, coded(errors.Join(err, r.endCgroup(c)))
+			return nil, coded(errors.Join(err, r.groups.end(c.rec.Cgroup)))
 		}
 		r.groups.killAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
