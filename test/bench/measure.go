@@ -126,7 +126,7 @@ func (b *bench) boot(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS = -1
+	cfg.QPS, cfg.WarningHandler = -1, rest.NoWarnings{}
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
 	if b.c, err = kubernetes.NewForConfig(cfg); err != nil {
 		return err

@@ -250,7 +250,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		}
 	}
 	if r.host.selinux {
-		pl.selinux = selinuxLabel(sc.GetSelinuxOptions())
+		pl.selinux, pl.fileLabel = selinuxLabels(sc.GetSelinuxOptions())
 	}
 	if sc.GetPrivileged() {
 		if pl.devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {

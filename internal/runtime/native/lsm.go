@@ -2,7 +2,6 @@ package native
 
 import (
 	"bufio"
-	"fmt"
 	"os"
 	"strings"
 
@@ -75,18 +74,4 @@ func profileLoaded(name string) bool {
 		}
 	}
 	return false
-}
-
-// selinuxLabel is the process label that CRI's options make; "" for none.
-func selinuxLabel(o *cri.SELinuxOption) string {
-	if o == nil || o.Type == "" && o.Level == "" {
-		return ""
-	}
-	or := func(s, d string) string {
-		if s == "" {
-			return d
-		}
-		return s
-	}
-	return fmt.Sprintf("%s:%s:%s:%s", or(o.User, "system_u"), or(o.Role, "system_r"), or(o.Type, "container_t"), or(o.Level, "s0"))
 }

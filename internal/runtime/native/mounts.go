@@ -60,7 +60,7 @@ func (pl *containerPlan) openImages(p *program, volumes []volume) error {
 			continue
 		}
 		for _, m := range im.mounts {
-			if err := hostMount(p, m, im.staging); err != nil {
+			if err := hostMount(p, pl.labelled(m), im.staging); err != nil {
 				return err
 			}
 		}
@@ -230,7 +230,7 @@ func (pl *containerPlan) mountRoot(p *program, userns int) error {
 		if err != nil {
 			return err
 		}
-		if err := hostMount(p, m, pl.rootDir); err != nil {
+		if err := hostMount(p, pl.labelled(m), pl.rootDir); err != nil {
 			return err
 		}
 	}
@@ -300,6 +300,9 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	owner := ""
 	if pl.userns != "" {
 		owner = fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
+	}
+	if pl.fileLabel != "" {
+		owner += "," + pl.context()
 	}
 	if !mountsAt(mounts, "/proc") {
 		p.mount("proc", "proc", "/proc", "", stdFlags)

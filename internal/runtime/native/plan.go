@@ -33,12 +33,13 @@ type containerPlan struct {
 	userns    string // path of the pod's user namespace, "" for the host's
 	usernsIDs IDMap
 
-	caps     capabilities
-	devices  []device
-	filter   *filter // nil: unconfined
-	apparmor string  // profile to exec under; "" for none
-	selinux  string
-	hooks    *specs.Hooks // nil: none
+	caps      capabilities
+	devices   []device
+	filter    *filter      // nil: unconfined
+	apparmor  string       // profile to exec under; "" for none
+	selinux   string       // label to exec under; "" for none
+	fileLabel string       // of the container's own files; "" for none
+	hooks     *specs.Hooks // nil: none
 }
 
 // imageMount is an image that a container mounts.

@@ -75,6 +75,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err != nil {
 		return 0, nil, err
 	}
+	if err := pl.relabel(); err != nil {
+		return 0, nil, err
+	}
 	p, err := pl.program()
 	if err != nil {
 		return 0, nil, err
