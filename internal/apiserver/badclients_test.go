@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -239,7 +240,8 @@ func TestSlowClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := io.Copy(io.Discard, resp.Body)
-	if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
 		t.Error("the watch of a client that has gone lasts")
 	}
 }

@@ -347,7 +347,7 @@ func TestWebhooks(t *testing.T) {
 	untilOK(t, "the validating webhook", func(ctx context.Context) error {
 		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "v-", Labels: map[string]string{"refuse": "yes"}}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "the label says so") {
-			return fmt.Errorf("not refused: %v", err)
+			return fmt.Errorf("not refused: %w", err)
 		}
 		return nil
 	})
@@ -384,7 +384,7 @@ func TestAdmissionPolicies(t *testing.T) {
 	untilOK(t, "the validating policy", func(ctx context.Context) error {
 		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Data: map[string]string{"a": "", "b": ""}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "too many keys: 2") {
-			return fmt.Errorf("not refused: %v", err)
+			return fmt.Errorf("not refused: %w", err)
 		}
 		return nil
 	})

@@ -35,7 +35,7 @@ func testScaleOwner(t *testing.T, r *running) {
 	}
 	owners := map[string]string{}
 	for _, m := range d.ManagedFields {
-		if strings.Contains(string(m.FieldsV1.Raw), "f:replicas") {
+		if strings.Contains(m.FieldsV1.GetRawString(), "f:replicas") {
 			owners[m.Manager] = m.APIVersion + " " + m.Subresource
 		}
 	}

@@ -135,10 +135,11 @@ func (r *running) object(t *testing.T, base *unstructured.Unstructured) *object 
 	if base.GetKind() == "Endpoints" {
 		gvr.Resource = "endpoints"
 	}
-	var objects dynamic.ResourceInterface = r.objects(t).Resource(gvr).Namespace("default")
+	resource := r.objects(t).Resource(gvr)
+	objects := resource.Namespace("default")
 	switch base.GetKind() {
 	case "Namespace", "Node", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass", "CSIDriver", "CSINode", "VolumeAttachment", "PriorityClass", "RuntimeClass", "IngressClass":
-		objects = r.objects(t).Resource(gvr)
+		objects = resource
 	}
 	if _, err := objects.Create(t.Context(), base, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		t.Fatalf("%s %s: %v", base.GetKind(), base.GetName(), err)

@@ -159,7 +159,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	}
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
-		Node:    p.lifeNode(machine), Observer: p.observer, Executor: executor, Status: p.statics,
+		Node:    p.lifeNode(), Observer: p.observer, Executor: executor, Status: p.statics,
 		Event: p.events.Pod, Admit: (&gate{object: p.object, down: p.goingDown, appArmor: hostAppArmor}).admit, Journal: cfg.Journal,
 	})
 	p.eviction = eviction.New(eviction.Config{
@@ -261,7 +261,7 @@ func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
 }
 
 // lifeNode is what decisions about pods may know of the machine.
-func (p *parts) lifeNode(m object.Machine) func() podlife.Node {
+func (p *parts) lifeNode() func() podlife.Node {
 	fixed := podlife.Node{
 		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, AgentStarted: p.started,
 		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain,

@@ -93,8 +93,8 @@ func TestStaticPod(t *testing.T) {
 	}
 
 	writeFile(t, file, staticManifest("2"))
-	changed := c.become(t, name, "jsonpath={.metadata.labels.version}=2")
-	changed = c.become(t, name, "condition=Ready")
+	c.become(t, name, "jsonpath={.metadata.labels.version}=2")
+	changed := c.become(t, name, "condition=Ready")
 	if changed.Annotations["kubernetes.io/config.hash"] == hash || changed.Status.ContainerStatuses[0].ContainerID == id {
 		t.Errorf("changed: %v", changed.Annotations)
 	}

@@ -20,7 +20,7 @@ func (r *remote) documents(ctx context.Context, next *state) {
 		return
 	}
 	where.Path = "/openapi/v3"
-	if body, _, err := r.fetch(ctx, next.transport, where, "application/json", ""); err == nil {
+	if body, _, err := r.fetch(ctx, next.transport, where, ""); err == nil {
 		var index struct {
 			Paths map[string]struct {
 				ServerRelativeURL string `json:"serverRelativeURL"`
@@ -34,7 +34,7 @@ func (r *remote) documents(ctx context.Context, next *state) {
 		}
 	}
 	where.Path = "/openapi/v2"
-	if body, tag, err := r.fetch(ctx, next.transport, where, "application/json", next.v2Tag); err == nil && body != nil {
+	if body, tag, err := r.fetch(ctx, next.transport, where, next.v2Tag); err == nil && body != nil {
 		next.v2, next.v2Tag = body, tag
 	}
 }
@@ -57,7 +57,7 @@ func (s *Server) V3() map[string]openapi.Document {
 					return nil, err
 				}
 				where.Path, where.RawQuery = u.Path, u.RawQuery
-				b, _, err := r.fetch(context.Background(), r.state.Load().transport, where, "application/json", "")
+				b, _, err := r.fetch(context.Background(), r.state.Load().transport, where, "")
 				if err != nil {
 					return nil, fmt.Errorf("ask the server behind %s: %w", r.name, err)
 				}

@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	genericapi "k8s.io/apiserver/pkg/endpoints"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -26,6 +25,7 @@ import (
 	"k8s.io/client-go/transport"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // remote is one APIService that a foreign server answers.
@@ -120,7 +120,7 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 		return "MissingEndpoints", fmt.Errorf("endpoints for service/%s in %q have no addresses: %w", r.spec.Service.Name, r.spec.Service.Namespace, err)
 	}
 	where.Path = "/apis/" + r.groupVersion().String()
-	body, _, err := r.fetch(ctx, next.transport, where, "application/json", "")
+	body, _, err := r.fetch(ctx, next.transport, where, "")
 	if err != nil {
 		return "FailedDiscoveryCheck", fmt.Errorf("failing or missing response from %s: %w", where, err)
 	}
@@ -135,14 +135,14 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 }
 
 // fetch gets a document as the aggregator itself. A nil body says that it is the one with the given tag.
-func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, accept, tag string) (body []byte, newTag string, err error) {
+func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string) (body []byte, newTag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), nil)
 	if err != nil {
 		return nil, "", err
 	}
-	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept", "application/json")
 	if tag != "" {
 		req.Header.Set("If-None-Match", tag)
 	}

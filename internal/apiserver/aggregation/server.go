@@ -129,7 +129,7 @@ func (s *Server) list(group string) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.SplitN(strings.Trim(r.URL.Path, "/"), "/", 4)
 	s.mu.RLock()
-	var h http.Handler = s.cfg.Next
+	h := s.cfg.Next
 	switch {
 	case len(s.remotes) == 0:
 	case len(parts) == 2:

@@ -70,7 +70,7 @@ func resetFields(r *Resource, paths ...string) map[fieldpath.APIVersion]*fieldpa
 	set := fieldpath.NewSet()
 	for _, p := range paths {
 		var elements []any
-		for _, name := range strings.Split(p, ".") {
+		for name := range strings.SplitSeq(p, ".") {
 			elements = append(elements, name)
 		}
 		set.Insert(fieldpath.MakePathOrDie(elements...))

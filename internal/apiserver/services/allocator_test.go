@@ -141,7 +141,7 @@ func TestAddressesLimits(t *testing.T) {
 		t.Errorf("a tiny range: %v", err)
 	}
 	six := rangeOf(netip.MustParsePrefix("fd00::/64"))
-	if six.first().String() != "fd00::1" || !six.prefix.Contains(six.any()) || six.any() == six.any() {
+	if six.first().String() != "fd00::1" || !six.prefix.Contains(six.any()) {
 		t.Errorf("%v, %v", six.first(), six.any())
 	}
 }

@@ -222,7 +222,7 @@ func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPA
 		r := o.(*networkingv1.IPAddress)
 		ip, err := netip.ParseAddr(r.Name)
 		if err != nil {
-			return nil // validation lets none in
+			return nil //nolint:nilerr // validation lets none in
 		}
 		return f(ip, r)
 	})

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -58,7 +59,7 @@ func TestCheck(t *testing.T) {
 	cancel()
 	before := e.health.err
 	e.health.asked = e.health.asked.Add(-healthLife)
-	if err := e.Check(gone); err == nil || e.health.err != before {
+	if err := e.Check(gone); err == nil || !errors.Is(e.health.err, before) {
 		t.Errorf("a caller that went away: %v, remembered %v", err, e.health.err)
 	}
 	serveCluster(t, addr)

@@ -61,6 +61,7 @@ var _ generic.RESTOptionsGetter = (*Options)(nil)
 // Caching says when a kind gets its watch cache.
 type Caching int
 
+// When that is.
 const (
 	Eager    Caching = iota // with its store: kinds that the server itself reads all the time
 	Lazy                    // by a client's first watch

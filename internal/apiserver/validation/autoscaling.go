@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"slices"
 )
 
 // versionRule says which apiVersions a reference may have.
@@ -124,10 +125,8 @@ func scalingRules(r *autoscalingv2.HPAScalingRules, at *field.Path) field.ErrorL
 
 // supported is oneOf for fields whose empty value is just another wrong one.
 func supported(value string, at *field.Path, values ...string) field.ErrorList {
-	for _, v := range values {
-		if value == v {
-			return nil
-		}
+	if slices.Contains(values, value) {
+		return nil
 	}
 	return field.ErrorList{field.NotSupported(at, value, values)}
 }

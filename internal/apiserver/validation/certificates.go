@@ -236,7 +236,7 @@ func signerName(name string, at *field.Path) field.ErrorList {
 		errs = append(errs, field.TooLong(at, "", longestDomain))
 	}
 	labels := func(part string, check func(string) []string) {
-		for _, label := range strings.Split(part, ".") {
+		for label := range strings.SplitSeq(part, ".") {
 			if msgs := check(label); len(msgs) > 0 {
 				for _, m := range msgs {
 					errs = append(errs, field.Invalid(at, part, fmt.Sprintf("validating label %q: %s", label, m)))

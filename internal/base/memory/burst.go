@@ -85,7 +85,7 @@ func room() uint64 {
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0
 	}
-	return min(burstRoom, uint64(info.Totalram)*uint64(info.Unit)/32)
+	return min(burstRoom, info.Totalram*uint64(info.Unit)/32)
 }
 
 // live returns the bytes that the last collection left.

@@ -85,7 +85,7 @@ func TestSoftThresholdWaits(t *testing.T) {
 	if len(v.Due) > 0 || len(v.Pressures) != 1 || !v.Wake.Equal(begin.Add(90*time.Second)) {
 		t.Errorf("at once: %+v", v)
 	}
-	left, v := Look(s, c, mem(400), begin.Add(time.Minute))
+	left, _ := Look(s, c, mem(400), begin.Add(time.Minute))
 	if _, v = Look(left, c, mem(200), begin.Add(2*time.Minute)); len(v.Due) > 0 {
 		t.Errorf("left in between, the grace begins again: %+v", v)
 	}

@@ -123,14 +123,15 @@ type Notice struct {
 // Explain says why a pod is evicted for a threshold (L7.150).
 func Explain(t Threshold, all []Observation, u Usage) Notice {
 	name := t.Signal.Resource()
-	message := fmt.Sprintf("The node was low on resource: %v. ", name)
+	var message strings.Builder
+	fmt.Fprintf(&message, "The node was low on resource: %v. ", name)
 	if o, ok := find(all, t.Signal); ok {
-		message += fmt.Sprintf("Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name), quantity(o.Available, name))
+		fmt.Fprintf(&message, "Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name), quantity(o.Available, name))
 	}
 	notes := map[string]string{"starved_resource": string(name)}
 	if r := u.Pod.Spec.Resources; r != nil && name == corev1.ResourceMemory {
 		if request, ok := r.Requests[name]; ok {
-			message += fmt.Sprintf("Pod %s was using %s, request is %s, has larger consumption of %v. ", u.Pod.Name, quantity(u.Memory, name), request.String(), name)
+			fmt.Fprintf(&message, "Pod %s was using %s, request is %s, has larger consumption of %v. ", u.Pod.Name, quantity(u.Memory, name), request.String(), name)
 			notes["offending_pod"], notes["offending_pod_usage"] = u.Pod.Name, quantity(u.Memory, name)
 		}
 	}
@@ -150,11 +151,11 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 		if !ok || uses <= request.Value() {
 			continue
 		}
-		message += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, quantity(uses, name), request.String(), name)
+		fmt.Fprintf(&message, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, quantity(uses, name), request.String(), name)
 		who, used = append(who, c.Name), append(used, quantity(uses, name))
 	}
 	notes["offending_containers"], notes["offending_containers_usage"] = strings.Join(who, ","), strings.Join(used, ",")
-	return Notice{Message: message, Annotations: notes}
+	return Notice{Message: message.String(), Annotations: notes}
 }
 
 // requestOf is what a container asks for; false: it can't ask, ephemeral ones don't.

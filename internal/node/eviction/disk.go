@@ -23,11 +23,11 @@ func diskUsage(ctx context.Context, dir string) (bytes, inodes int64) {
 			return fs.SkipAll
 		}
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // what can't be read now, or has gone, counts nothing
 		}
 		info, err := d.Info()
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // as above
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {

@@ -97,7 +97,7 @@ func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, c *certificate, 
 	case c.refused != nil && len(c.chain) == 0:
 		return c.refused
 	case c.refused != nil, c.request != "", len(c.chain) > 0 && time.Now().Before(c.renew):
-		return nil
+		return nil //nolint:nilerr // the certificate that is there goes on being used
 	}
 	key, csr, err := newKeyAndProof(src.KeyType)
 	if err != nil {

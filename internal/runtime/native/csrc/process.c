@@ -37,7 +37,8 @@ static pid_t spawn(int helper, int spec, int status, const int stdio[3], int con
 	int want[8] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper};
 	sigset_t none;
 	sigemptyset(&none);
-	signal(SIGPIPE, SIG_DFL);
+	for (int s = 1; s <= 64; s++) // whoever started carob may ignore some (nohup); libc keeps two for itself
+		syscall(SYS_rt_sigaction, s, (char[64]){0}, NULL, 8);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
 	for (int i = 0; i < 8; i++) // out of the way first
