@@ -361,12 +361,9 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 			}
 			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err), func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
 			for _, c := range w.r.containersOf(p.Id) {
-				if st := c.status(); st.State == cri.ContainerState_CONTAINER_RUNNING {
-					t.Errorf("%s: a container runs in a sandbox that is not ready: %v", s, st)
-				}
-				if live := w.r.groups.pids(c.rec.Cgroup); len(live) > 0 {
-					t.Errorf("%s: processes %v go on", s, live)
-				}
+				w.eventually(fmt.Sprintf("%s: no container runs in a sandbox that is not ready", s), func() bool {
+					return c.status().State != cri.ContainerState_CONTAINER_RUNNING && len(w.r.groups.pids(c.rec.Cgroup)) == 0
+				})
 			}
 		}
 		w.emptied()

@@ -470,15 +470,11 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 		if !c.running() {
 			continue
 		}
-		r.groups.killAll(c.rec.Cgroup)
 		select {
 		case <-m.gone:
-			e, ok, err := loadExit(r.containerDir(c.rec.ID))
-			if !ok || err != nil {
-				e = exitFile{code: unknownExit, at: time.Now().UnixNano()}
-			}
-			r.exited(c, e)
+			r.endLost(c)
 		default: // the monitor lives and will tell
+			r.groups.killAll(c.rec.Cgroup)
 		}
 	}
 	if err := r.stopLocked(ctx, s); err != nil {

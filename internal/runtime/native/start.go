@@ -62,7 +62,32 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	_ = r.through(StepStartRecord, rec.ID) // too late to fail
 	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
 	close(c.started)
+	select {
+	case <-m.gone:
+		go r.endUnseen(c)
+	default:
+	}
 	return &cri.StartContainerResponse{}, nil
+}
+
+// endUnseen ends a container that was being started while its sandbox died, and that
+// whoever ended the sandbox did not take for running.
+func (r *Runtime) endUnseen(c *container) {
+	c.sandbox.stopping.Lock()
+	defer c.sandbox.stopping.Unlock()
+	if c.sandbox.line() == nil && c.running() {
+		r.endLost(c)
+	}
+}
+
+// endLost ends a container whose monitor is gone.
+func (r *Runtime) endLost(c *container) {
+	r.groups.killAll(c.rec.Cgroup)
+	e, ok, err := loadExit(r.containerDir(c.rec.ID))
+	if !ok || err != nil {
+		e = exitFile{code: unknownExit, at: time.Now().UnixNano()}
+	}
+	r.exited(c, e)
 }
 
 // launch makes the cgroup, has the monitor start the helper and waits until it
