@@ -12,6 +12,9 @@ import (
 // hog makes the shell itself grow, which is the first process.
 const hog = "x=$(head -c 64m /dev/zero | tr '\\0' x); echo ${#x}"
 
+// hogChild has a child grow that the kernel kills before anybody else.
+var hogChild = "sh -c 'echo 1000 > /proc/self/oom_score_adj; " + strings.ReplaceAll(hog, "'", `'"'"'`) + "'"
+
 func memory16(c *cri.ContainerConfig) {
 	c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 16 << 20, MemorySwapLimitInBytes: 16 << 20}
 }
@@ -36,7 +39,7 @@ func TestOOM(t *testing.T) {
 		change            func(*cri.ContainerConfig)
 	}{
 		{"first", hog, "", 137, "OOMKilled", memory16},
-		{"child", "sh -c '" + strings.ReplaceAll(hog, "'", `'"'"'`) + "'; echo child $?; exit 3", "child 137", 3, "OOMKilled", memory16},
+		{"child", hogChild + "; echo child $?; exit 3", "child 137", 3, "OOMKilled", memory16},
 		{"none", "echo fine; exit 3", "fine", 3, "Error", memory16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -49,7 +52,7 @@ func TestOOM(t *testing.T) {
 	}
 
 	// The first process lives on after the death of another.
-	id := w.run(sb, sbc, "lives", shell("sh -c '"+strings.ReplaceAll(hog, "'", `'"'"'`)+"'; touch /survived; exec sleep 1000"), memory16)
+	id := w.run(sb, sbc, "lives", shell(hogChild+"; touch /survived; exec sleep 1000"), memory16)
 	w.until(id, "/survived")
 	if !w.running(id) {
 		t.Error("the container ended with its child")
