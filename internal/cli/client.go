@@ -25,6 +25,11 @@ func (r *root) kubeconfigPath() (string, error) {
 	if r.dataDir == "" && os.Getenv("KUBECONFIG") != "" {
 		return "", nil
 	}
+	return r.adminKubeconfig()
+}
+
+// adminKubeconfig is the admin kubeconfig in the data directory of a cluster here.
+func (r *root) adminKubeconfig() (string, error) {
 	in, err := r.instance()
 	if err != nil {
 		return "", err

@@ -12,15 +12,17 @@ func (r *root) kubeconfigCommand() *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print the admin kubeconfig of a cluster",
 		Example: `  carob kubeconfig > ~/.kube/config
-  KUBECONFIG=$(mktemp) && carob kubeconfig --data-dir /srv/carob2 > $KUBECONFIG`,
+  export KUBECONFIG=$(mktemp) && carob kubeconfig > $KUBECONFIG
+  carob kubeconfig --data-dir /srv/carob2`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			path, err := r.kubeconfigPath()
+			// $KUBECONFIG does not count: it is, as a rule, the file that this is written to.
+			path, err := r.kubeconfig, error(nil)
+			if path == "" {
+				path, err = r.adminKubeconfig()
+			}
 			if err != nil {
 				return err
-			}
-			if path == "" {
-				path = os.Getenv("KUBECONFIG")
 			}
 			b, err := os.ReadFile(path)
 			if err != nil {
