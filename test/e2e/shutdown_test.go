@@ -1,15 +1,14 @@
 package e2e
 
 import (
-	"bufio"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/prop"
+
+	testbus "carob/test/dbus"
 )
 
 const (
@@ -38,24 +37,7 @@ func (l *login) Inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 // startLogin is a bus of its own with a logind on it, which carob takes for the machine's.
 func startLogin(t *testing.T) *login {
 	t.Helper()
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip("dbus-daemon is not installed")
-	}
-	address := "unix:path=" + filepath.Join(tempDir(t), "bus")
-	cmd := exec.Command(daemon, "--session", "--nofork", "--nopidfile", "--print-address", "--address="+address)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
+	address, _ := testbus.Start(t, tempDir(t))
 	conn, err := dbus.Connect(address)
 	if err != nil {
 		t.Fatal(err)

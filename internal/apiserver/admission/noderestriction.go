@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"carob/internal/apiserver/auth"
+	"carob/internal/core/nodegraph"
 )
 
 const (
@@ -150,7 +151,7 @@ func (n nodeRestriction) mirrorPod(ctx context.Context, p *corev1.Pod, node stri
 	if o, ok := obj.(*corev1.Node); ok && o.UID != owner.UID {
 		return fmt.Errorf("node %s UID mismatch: expected %s got %s", node, owner.UID, o.UID)
 	}
-	if what := references(p); what != "" {
+	if what := nodegraph.Needs(p); what != "" {
 		return fmt.Errorf("node %q can not create pods that reference %s", node, what)
 	}
 	return nil

@@ -14,45 +14,7 @@ import (
 
 	"carob/internal/apiserver/auth"
 	"carob/internal/base/certrequest"
-	"carob/internal/core/nodegraph"
 )
-
-// resources of what pods refer to.
-var referred = map[nodegraph.Kind]string{
-	nodegraph.ServiceAccount: "serviceaccounts", nodegraph.Secret: "secrets", nodegraph.ConfigMap: "configmaps",
-	nodegraph.VolumeClaim: "persistentvolumeclaims", nodegraph.ResourceClaim: "resourceclaims",
-}
-
-// references returns the resource of API objects that a pod refers to, "" if it needs none: a static pod has
-// to run without the API.
-func references(p *corev1.Pod) string {
-	if refs := nodegraph.Named(p); len(refs) > 0 {
-		return referred[refs[0].Kind]
-	}
-	if len(p.Spec.ResourceClaims) > 0 {
-		return "resourceclaims"
-	}
-	for i := range p.Spec.Volumes {
-		switch v := &p.Spec.Volumes[i]; {
-		case v.CSI != nil:
-			return "csidrivers (via CSI volumes)"
-		case v.Glusterfs != nil:
-			return "endpoints (via glusterFS volumes)"
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				switch {
-				case s.ServiceAccountToken != nil:
-					return "serviceaccounts (via projected volumes)"
-				case s.ClusterTrustBundle != nil:
-					return "clustertrustbundles"
-				case s.PodCertificate != nil:
-					return "podcertificates"
-				}
-			}
-		}
-	}
-	return ""
-}
 
 // claimStatus: of a claim a node reports how far a resize has come, nothing else.
 func claimStatus(a admission.Attributes, node string) error {

@@ -1,7 +1,8 @@
 // Package nodegraph says which objects the pods of a node lead to: secrets,
-// config maps, service accounts, volume claims and resource claims. The node
-// authorizer drives it. It decides by what it was given alone, reads nothing
-// and has no locks.
+// config maps, service accounts, volume claims and resource claims; and which of
+// them a static pod may not have. The node authorizer, NodeRestriction and the
+// node's static pods drive it. It decides by what it was given alone, reads
+// nothing and has no locks.
 package nodegraph
 
 import (

@@ -1,12 +1,10 @@
 package shutdown
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +21,7 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/pods"
+	testbus "carob/test/dbus"
 )
 
 // world is a Manager with a logind and pods that take a time each to end.
@@ -196,26 +195,8 @@ func (m *manager) Inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
 
 // TestLogindOverDBus: the calls are those that a bus and a logind understand.
 func TestLogindOverDBus(t *testing.T) {
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip("dbus-daemon is not installed")
-	}
-	socket := filepath.Join(t.TempDir(), "bus")
-	cmd := exec.Command(daemon, "--session", "--nofork", "--nopidfile", "--print-address", "--address=unix:path="+socket)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
-
-	server, err := dbus.Connect("unix:path=" + socket)
+	address, _ := testbus.Start(t, t.TempDir())
+	server, err := dbus.Connect(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/nodegraph"
 )
 
 // Annotations of static pods (L0.63).
@@ -79,7 +81,7 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	if err := complete(pod); err != nil {
 		return nil, fmt.Errorf("invalid pod: %w", err)
 	}
-	if kind := apiReference(&pod.Spec); kind != "" {
+	if kind := nodegraph.Needs(pod); kind != "" {
 		return nil, fmt.Errorf("static pods may not reference %s", kind)
 	}
 	return pod, nil
@@ -94,80 +96,4 @@ func hashOf(pod *corev1.Pod, path, node string) (types.UID, error) {
 	h := fnv.New128a()
 	_, _ = fmt.Fprintf(h, "%shost:%sfile:%s", text, node, path)
 	return types.UID(hex.EncodeToString(h.Sum(nil))), nil
-}
-
-// apiReference names the first kind of API object that the pod needs, which a pod
-// that must run without an API server can't (L7.111); empty: none.
-func apiReference(s *corev1.PodSpec) string {
-	switch {
-	case s.ServiceAccountName != "":
-		return "serviceaccounts"
-	case len(s.ImagePullSecrets) > 0:
-		return "secrets"
-	case len(s.ResourceClaims) > 0:
-		return "resourceclaims"
-	}
-	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
-		for i := range list {
-			for _, from := range list[i].EnvFrom {
-				switch {
-				case from.SecretRef != nil:
-					return "secrets"
-				case from.ConfigMapRef != nil:
-					return "configmaps"
-				}
-			}
-			for _, e := range list[i].Env {
-				switch from := e.ValueFrom; {
-				case from == nil:
-				case from.SecretKeyRef != nil:
-					return "secrets"
-				case from.ConfigMapKeyRef != nil:
-					return "configmaps"
-				}
-			}
-		}
-	}
-	for i := range s.Volumes {
-		if kind := volumeReference(&s.Volumes[i]); kind != "" {
-			return kind
-		}
-	}
-	return ""
-}
-
-func volumeReference(v *corev1.Volume) string {
-	switch {
-	case v.ConfigMap != nil:
-		return "configmaps (via configmap volumes)"
-	case v.Secret != nil:
-		return "secrets (via secret volumes)"
-	case v.CSI != nil:
-		return "csidrivers (via CSI volumes)"
-	case v.Glusterfs != nil:
-		return "endpoints (via glusterFS volumes)"
-	case v.PersistentVolumeClaim != nil:
-		return "persistentvolumeclaims"
-	case v.Ephemeral != nil:
-		return "persistentvolumeclaims (via ephemeral volumes)"
-	case v.AzureFile != nil:
-		return "secrets (via azureFile volumes)"
-	case v.Projected == nil:
-		return ""
-	}
-	for _, s := range v.Projected.Sources {
-		switch {
-		case s.ConfigMap != nil:
-			return "configmaps (via projected volumes)"
-		case s.Secret != nil:
-			return "secrets (via projected volumes)"
-		case s.ServiceAccountToken != nil:
-			return "serviceaccounts (via projected volumes)"
-		case s.ClusterTrustBundle != nil:
-			return "clustertrustbundles"
-		case s.PodCertificate != nil:
-			return "podcertificates"
-		}
-	}
-	return ""
 }

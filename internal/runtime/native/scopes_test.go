@@ -1,11 +1,9 @@
 package native
 
 import (
-	"bufio"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +13,8 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	testbus "carob/test/dbus"
 )
 
 const (
@@ -115,25 +115,7 @@ func (u *unitManager) property(unit, name string) any {
 // startBus starts a bus of our own with a systemd on it.
 func startBus(t *testing.T) (u *unitManager, stop func()) {
 	t.Helper()
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		t.Skip("dbus-daemon is not installed")
-	}
-	socket := filepath.Join(t.TempDir(), "bus")
-	cmd := exec.Command(daemon, "--session", "--nofork", "--nopidfile", "--print-address", "--address=unix:path="+socket)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stop = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	t.Cleanup(stop)
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
+	address, stop := testbus.Start(t, t.TempDir())
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +124,7 @@ func startBus(t *testing.T) (u *unitManager, stop func()) {
 	if u.groups, err = findCgroups(mountinfo); err != nil {
 		t.Fatal(err)
 	}
-	if u.conn, err = dbus.Connect("unix:path=" + socket); err != nil {
+	if u.conn, err = dbus.Connect(address); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { u.conn.Close() })

@@ -1,0 +1,61 @@
+package nodegraph
+
+import corev1 "k8s.io/api/core/v1"
+
+var resources = map[Kind]string{
+	Secret: "secrets", ConfigMap: "configmaps", ServiceAccount: "serviceaccounts", VolumeClaim: "persistentvolumeclaims", ResourceClaim: "resourceclaims",
+}
+
+// Needs returns the resource of an API object that a pod can't do without and, for
+// a volume, by which kind of volume; "" if there is none. A static pod has to run
+// without the API, so neither its manifest nor its mirror may need any (L7.111).
+func Needs(pod *corev1.Pod) string {
+	for i := range pod.Spec.Volumes {
+		if what := volumeNeeds(&pod.Spec.Volumes[i]); what != "" {
+			return what
+		}
+	}
+	if refs := Named(pod); len(refs) > 0 {
+		return resources[refs[0].Kind]
+	}
+	if len(pod.Spec.ResourceClaims) > 0 { // by a template: it names no claim yet
+		return resources[ResourceClaim]
+	}
+	return ""
+}
+
+func volumeNeeds(v *corev1.Volume) string {
+	switch {
+	case v.ConfigMap != nil:
+		return "configmaps (via configmap volumes)"
+	case v.Secret != nil:
+		return "secrets (via secret volumes)"
+	case v.CSI != nil:
+		return "csidrivers (via CSI volumes)"
+	case v.Glusterfs != nil:
+		return "endpoints (via glusterFS volumes)"
+	case v.PersistentVolumeClaim != nil:
+		return "persistentvolumeclaims"
+	case v.Ephemeral != nil:
+		return "persistentvolumeclaims (via ephemeral volumes)"
+	case v.AzureFile != nil:
+		return "secrets (via azureFile volumes)"
+	case v.Projected == nil:
+		return ""
+	}
+	for _, s := range v.Projected.Sources {
+		switch {
+		case s.ConfigMap != nil:
+			return "configmaps (via projected volumes)"
+		case s.Secret != nil:
+			return "secrets (via projected volumes)"
+		case s.ServiceAccountToken != nil:
+			return "serviceaccounts (via projected volumes)"
+		case s.ClusterTrustBundle != nil:
+			return "clustertrustbundles"
+		case s.PodCertificate != nil:
+			return "podcertificates"
+		}
+	}
+	return ""
+}
