@@ -50,6 +50,7 @@ run: build ## start a cluster, show the life of a pod, leave the cluster up
 
 test: build images ## everything: vet, unit tests, simulator, end to end on real containers, Helm
 	$(GO) vet $(PKGS)
+	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
 	$(GO) test $(TESTED)
 	$(MAKE) --no-print-directory e2e helm
 
