@@ -169,7 +169,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			return servicecidr.New(c.Kubernetes, m.inventory), nil
 		}},
 		{"generic-garbage-collector", func(c Clients) (controller, error) {
-			return garbage.New(c.Metadata, m.inventory), nil
+			return garbage.New(c.Metadata, m.inventory, m.recorder("garbage-collector-controller")), nil
 		}},
 		{"resourcequota-controller", func(c Clients) (controller, error) {
 			return quota.New(c.Kubernetes, c.Metadata, m.inventory), nil

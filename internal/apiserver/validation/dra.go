@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -30,7 +31,7 @@ func resourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) field.ErrorList 
 }
 
 func resourceClaimTemplateUpdate(t, old *resourcev1.ResourceClaimTemplate) field.ErrorList {
-	return append(resourceClaimTemplate(t), apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))...)
+	return apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))
 }
 
 // claimRequests are the names of a claim's requests, each with those of its alternatives.
@@ -99,11 +100,13 @@ func deviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.ErrorList 
 		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
 	case r.Exactly != nil:
 		errs = append(errs, deviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count, at.Child("exactly"))...)
+		errs = append(errs, deviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"))...)
 	default:
 		for i, sub := range r.FirstAvailable {
 			at := at.Child("firstAvailable").Index(i)
 			errs = append(errs, messages(at.Child("name"), sub.Name, validation.IsDNS1123Label(sub.Name))...)
 			errs = append(errs, deviceAmount(sub.DeviceClassName, sub.AllocationMode, sub.Count, at)...)
+			errs = append(errs, deviceSelectors(sub.Selectors, at.Child("selectors"))...)
 		}
 	}
 	return errs
@@ -200,13 +203,20 @@ func allocation(a *resourcev1.AllocationResult, known claimRequests, at *field.P
 }
 
 func deviceClass(c *resourcev1.DeviceClass) field.ErrorList {
+	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors")), deviceClassConfig(c)...)
+}
+
+// Selectors that stay as they are were compiled when they were stored.
+func deviceClassUpdate(c, old *resourcev1.DeviceClass) field.ErrorList {
+	if apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors) {
+		return deviceClassConfig(c)
+	}
+	return deviceClass(c)
+}
+
+func deviceClassConfig(c *resourcev1.DeviceClass) field.ErrorList {
 	at := field.NewPath("spec")
 	var errs field.ErrorList
-	for i, s := range c.Spec.Selectors {
-		if s.CEL == nil {
-			errs = append(errs, field.Required(at.Child("selectors").Index(i).Child("cel"), ""))
-		}
-	}
 	for i := range c.Spec.Config {
 		errs = append(errs, deviceConfiguration(&c.Spec.Config[i].DeviceConfiguration, at.Child("config").Index(i))...)
 	}

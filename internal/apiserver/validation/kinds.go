@@ -132,7 +132,7 @@ var kinds = map[schema.GroupKind]func() Rules{
 		return r
 	},
 
-	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, nil) },
+	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, deviceClassUpdate) },
 	of(resourcev1.GroupName, "ResourceClaim"): func() Rules {
 		r := rulesOf(nil, resourceClaim, resourceClaimUpdate)
 		r.StatusUpdate = typedUpdate(resourceClaimStatusUpdate)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
@@ -39,15 +40,17 @@ type Collector struct {
 	*loop.Loop
 	objects   metadata.Interface
 	inventory *inventory.Inventory
+	events    record.EventRecorder
 
 	mu      sync.Mutex
 	graph   *garbage.Graph
 	unknown map[types.UID]bool // have an owner of a kind that is not served
 }
 
-// New returns a collector that reads inv and writes through objects.
-func New(objects metadata.Interface, inv *inventory.Inventory) *Collector {
-	c := &Collector{objects: objects, inventory: inv, graph: garbage.NewGraph(), unknown: map[types.UID]bool{}}
+// New returns a collector that reads inv and writes through objects; it tells users
+// by events of references that can't be followed.
+func New(objects metadata.Interface, inv *inventory.Inventory, events record.EventRecorder) *Collector {
+	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(), unknown: map[types.UID]bool{}}
 	c.Loop = loop.New("garbage", workers, c.reconcile)
 	inv.AddReader(c)
 	return c
@@ -144,6 +147,7 @@ func (c *Collector) reconcile(ctx context.Context, key string) (time.Duration, e
 		if in.Owners, err = c.owners(ctx, in.Object); err != nil {
 			return 0, err
 		}
+		c.reportMisplaced(ctx, kind, in)
 		if slices.Contains(in.Owners, garbage.Unknown) {
 			c.mu.Lock()
 			c.unknown[uid] = true

@@ -2,6 +2,7 @@ package garbage
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
 )
@@ -34,6 +36,7 @@ func object(namespace, name string, owners ...string) *metav1.PartialObjectMetad
 type world struct {
 	*testing.T
 	objects *metadatafake.FakeMetadataClient
+	events  *record.FakeRecorder
 }
 
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
@@ -42,12 +45,12 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, objects: metadatafake.NewSimpleMetadataClient(scheme, objects...)}
+		w := &world{T: t, objects: metadatafake.NewSimpleMetadataClient(scheme, objects...), events: record.NewFakeRecorder(100)}
 		served := fake.NewClientset()
 		served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete", "patch"}}}}}
 		inv := inventory.New(served.Discovery(), w.objects, time.Second)
-		c := New(w.objects, inv)
+		c := New(w.objects, inv, w.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{}, 2)
 		go func() { inv.Run(ctx); done <- struct{}{} }()
@@ -131,13 +134,29 @@ func TestOrphansAreReleased(t *testing.T) {
 	})
 }
 
-// An owner in another namespace is none.
+// An owner in another namespace is none, and an event says so, whether the owner
+// was known for its other dependents or not. An owner that is just not there is
+// nothing to tell of.
 func TestOwnerInAnotherNamespace(t *testing.T) {
-	lost := object("other", "lost", "a")
-	lost.OwnerReferences[0].UID = "ns/a"
-	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a"), lost}, func(w *world) {
+	lost, forlorn := object("other", "lost", "a"), object("other", "forlorn", "free")
+	lost.OwnerReferences[0].UID, forlorn.OwnerReferences[0].UID = "ns/a", "ns/free"
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "free"), object("ns", "of-a", "a"), lost, forlorn, object("other", "of-nobody", "nobody")}, func(w *world) {
 		w.has("other", "lost", false)
+		w.has("other", "forlorn", false)
+		w.has("other", "of-nobody", false)
 		w.has("ns", "of-a", true)
+		told := map[string]bool{}
+		for len(w.events.Events) > 0 {
+			told[<-w.events.Events] = true
+		}
+		for _, owner := range []string{"a", "free"} {
+			if e := fmt.Sprintf("Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: other, name: %s, uid: ns/%s] does not exist in namespace %q", owner, owner, "other"); !told[e] {
+				w.Errorf("%q is missing", e)
+			}
+		}
+		if len(told) != 2 {
+			w.Errorf("events %v", told)
+		}
 	})
 }
 

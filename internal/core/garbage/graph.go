@@ -175,6 +175,13 @@ func (g *Graph) Object(uid types.UID) (Object, bool) {
 	return n.Object, true
 }
 
+// Heard reports whether the object with this UID is known by more than
+// references to it, even when it is gone by now.
+func (g *Graph) Heard(uid types.UID) bool {
+	n := g.nodes[uid]
+	return n != nil && (n.gone || n.UID != "")
+}
+
 // Dependents returns what refers to the object with this UID, in the order of UIDs.
 func (g *Graph) Dependents(uid types.UID) []Object {
 	n := g.nodes[uid]

@@ -1,0 +1,49 @@
+package validation
+
+import (
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+)
+
+// selectorFeatures are what the expressions of device selectors may use, by the
+// feature gates of Kubernetes 1.37.
+var selectorFeatures = dracel.Features{EnableConsumableCapacity: true}
+
+// deviceSelectors compiles expressions that have not been stored yet. They must
+// say yes or no about a device, and cost no more than the scheduler spends on one.
+func deviceSelectors(selectors []resourcev1.DeviceSelector, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, s := range selectors {
+		at := at.Index(i).Child("cel")
+		if s.CEL == nil {
+			errs = append(errs, field.Required(at, ""))
+			continue
+		}
+		if err := deviceExpression(s.CEL.Expression, at.Child("expression")); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+func deviceExpression(expression string, at *field.Path) *field.Error {
+	if len(expression) > resourcev1.CELSelectorExpressionMaxLength {
+		return field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength)
+	}
+	// The compiler is made by the first expression.
+	result := dracel.GetCompiler(selectorFeatures).CompileCELExpression(expression, dracel.Options{EnvType: new(environment.NewExpressions)})
+	switch {
+	case result.Error == nil && result.MaxCost > resourcev1.CELSelectorExpressionMaxCost:
+		return field.Forbidden(at, "too complex, exceeds cost limit")
+	case result.Error == nil:
+		return nil
+	case result.Error.Type == apiservercel.ErrorTypeRequired:
+		return field.Required(at, result.Error.Detail)
+	case result.Error.Type == apiservercel.ErrorTypeInvalid:
+		return field.Invalid(at, expression, result.Error.Detail)
+	}
+	return field.InternalError(at, result.Error)
+}

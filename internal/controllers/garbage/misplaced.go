@@ -1,0 +1,65 @@
+package garbage
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/core/garbage"
+)
+
+// reportMisplaced writes an event OwnerRefInvalidNamespace for each reference to an
+// owner in another namespace. Such an owner is none: the object goes, and without
+// the event nobody would know why.
+func (c *Collector) reportMisplaced(ctx context.Context, kind inventory.Kind, in garbage.Input) {
+	o := in.Object
+	for i, r := range in.Object.Owners {
+		if in.Owners[i] != garbage.Absent && in.Owners[i] != garbage.Unknown {
+			continue
+		}
+		c.mu.Lock()
+		before := in.Owners[i] == garbage.Unknown && c.unknown[o.UID]
+		c.mu.Unlock()
+		if before || !c.elsewhere(ctx, r, o.Namespace) {
+			continue
+		}
+		c.events.Eventf(&corev1.ObjectReference{APIVersion: kind.GroupVersionKind.GroupVersion().String(), Kind: kind.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID},
+			corev1.EventTypeWarning, "OwnerRefInvalidNamespace", "ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+			r.APIVersion, r.Kind, o.Namespace, r.Name, r.UID, o.Namespace)
+	}
+}
+
+// elsewhere reports whether the owner is in another namespace than the given one.
+// The graph forgets objects that nobody referred to, so one that it never heard of
+// is looked for in all namespaces.
+func (c *Collector) elsewhere(ctx context.Context, r metav1.OwnerReference, namespace string) bool {
+	c.mu.Lock()
+	owner, there := c.graph.Object(r.UID)
+	heard := c.graph.Heard(r.UID)
+	c.mu.Unlock()
+	if heard {
+		return there && owner.Namespace != "" && owner.Namespace != namespace
+	}
+	kind, ok := c.inventory.Resolve(schema.FromAPIVersionAndKind(r.APIVersion, r.Kind))
+	if !ok || !kind.Namespaced {
+		return false
+	}
+	list, err := c.objects.Resource(kind.GroupVersionResource).List(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Name).String()})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Could not look for an owner in other namespaces", "kind", kind.GroupResource(), "name", r.Name, "err", err)
+		return false
+	}
+	for i := range list.Items {
+		if found := &list.Items[i]; found.UID == r.UID && found.Namespace != namespace {
+			c.update(func(g *garbage.Graph) []types.UID { return g.Verified(garbage.New(kind.GroupKind(), found)) })
+			return true
+		}
+	}
+	return false
+}
