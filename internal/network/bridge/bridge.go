@@ -6,7 +6,8 @@
 // A pod has its address with a full-length mask and reaches everything, also its
 // neighbours, by way of the host's address on the bridge: so connection tracking
 // sees both directions of every connection without br_netfilter, and there is
-// one place to filter.
+// one place to filter. Where the host's firewall drops what it forwards, two rules
+// in its chain let pods through (passage.go).
 //
 //	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
 //
@@ -61,6 +62,9 @@ type Network struct {
 	pool   *pool
 	rules  *rules
 
+	passage   *passage
+	hostRules *rulesWatch
+
 	sandboxes keylock.Locks // of those being attached or detached
 
 	mu       sync.Mutex
@@ -101,6 +105,11 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 		_ = n.journal.close()
 		return nil, explain(err)
 	}
+	if err := n.keepPassage(ctx); err != nil {
+		n.ports.close()
+		_ = n.journal.close()
+		return nil, explain(err)
+	}
 	if cfg.Pool >= 0 {
 		size := cfg.Pool
 		if size == 0 {
@@ -122,6 +131,7 @@ func (n *Network) start(ctx context.Context) error {
 	if err := n.rules.install(n.published()); err != nil {
 		return err
 	}
+	n.passage = &passage{bridge: n.cfg.Bridge, name: n.cfg.Table}
 	return n.dropUnknownNamespaces(ctx)
 }
 
@@ -131,6 +141,7 @@ func (n *Network) Close() error {
 	if n.pool != nil {
 		n.pool.close()
 	}
+	n.hostRules.close()
 	n.ports.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -154,7 +165,7 @@ func Destroy(cfg Config) error {
 			errs = append(errs, deletePorts(link.Attrs().Index), netlink.LinkDel(link))
 		}
 	}
-	errs = append(errs, (&rules{table: cfg.Table}).remove(), os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
+	errs = append(errs, (&rules{table: cfg.Table}).remove(), (&passage{bridge: cfg.Bridge, name: cfg.Table}).close(), os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
 	return errors.Join(errs...)
 }
 

@@ -1,0 +1,86 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rulesWatch tells of changes of the host's rules: a Docker that starts or a
+// firewall that is loaded anew comes after us. One goroutine reads the kernel's
+// notifications until close; without a change it sleeps.
+type rulesWatch struct {
+	socket *os.File
+	done   chan struct{}
+}
+
+// settleRules is how long rules have to be left alone before they are looked at:
+// a firewall is loaded in many steps.
+const settleRules = 200 * time.Millisecond
+
+// watchRules calls changed after each change of chains or rules, its own included.
+// The socket is of the calling thread's network namespace.
+func watchRules(changed func()) (*rulesWatch, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("watch nftables: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("watch nftables: %w", err)
+	}
+	w := &rulesWatch{socket: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{})}
+	go w.run(changed)
+	return w, nil
+}
+
+func (w *rulesWatch) close() {
+	_ = w.socket.Close()
+	<-w.done
+}
+
+func (w *rulesWatch) run(changed func()) {
+	defer close(w.done)
+	buf := make([]byte, 64<<10)
+	pending := false
+	for {
+		n, err := w.socket.Read(buf)
+		switch {
+		case err == nil:
+			if !pending && !changesRules(buf[:n]) {
+				continue
+			}
+		case errors.Is(err, unix.ENOBUFS): // some were lost
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			pending = false
+			_ = w.socket.SetReadDeadline(time.Time{})
+			changed()
+			continue
+		default:
+			return
+		}
+		pending = true
+		_ = w.socket.SetReadDeadline(time.Now().Add(settleRules))
+	}
+}
+
+// changesRules reports whether a datagram tells of chains or rules. Elements of
+// sets, as each host port has them, are none of our business.
+func changesRules(b []byte) bool {
+	msgs, err := syscall.ParseNetlinkMessage(b)
+	return err != nil || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool {
+		if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
+			return false
+		}
+		switch m.Header.Type & 0xff {
+		case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+			return true
+		}
+		return false
+	})
+}
