@@ -51,7 +51,7 @@ func (h *imageServer) list(w http.ResponseWriter, r *http.Request) {
 	}
 	list := imageapi.List{Images: []imageapi.Image{}}
 	for _, im := range res.Images {
-		list.Images = append(list.Images, imageapi.Image{ID: im.Id, Tags: im.RepoTags, Digests: im.RepoDigests, Size: im.Size})
+		list.Images = append(list.Images, imageapi.Image{ID: im.Id, Tags: im.RepoTags, Digests: im.RepoDigests, Size: im.Size, Pinned: im.Pinned})
 	}
 	slices.SortFunc(list.Images, func(a, b imageapi.Image) int {
 		return strings.Compare(strings.Join(a.Tags, " ")+a.ID, strings.Join(b.Tags, " ")+b.ID)

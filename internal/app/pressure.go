@@ -41,6 +41,7 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 	images := eviction.DefaultImagePolicy()
 	if p.ImageHigh > 0 {
 		images.High = p.ImageHigh
+		images.Low = max(min(images.Low, p.ImageHigh-2), 0)
 	}
 	if p.ImageLow > 0 {
 		images.Low = p.ImageLow

@@ -23,7 +23,10 @@ func TestPressureFlagsNameWhatIsWrong(t *testing.T) {
 		}
 	}
 	rules, images, err := evictionRules(instance.Pressure{})
-	if err != nil || len(rules.Thresholds) != 5 || images.High != 85 {
+	if err != nil || len(rules.Thresholds) != 5 || images.High != 92 {
 		t.Errorf("defaults: %+v %+v %v", rules, images, err)
+	}
+	if _, images, err = evictionRules(instance.Pressure{ImageHigh: 60}); err != nil || images.High != 60 || images.Low != 58 {
+		t.Errorf("one threshold: %+v %v", images, err)
 	}
 }

@@ -38,6 +38,7 @@ func (r *root) imageImport(node *string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "import FILE…",
 		Short:   "Import OCI or docker archives; - reads standard input",
+		Long:    "Import OCI or docker archives; - reads standard input. An imported image stays until \"carob image rm\", also when the disk is nearly full: no registry could give it again.",
 		Example: "  carob image import busybox.tar nginx.tar\n  docker save my-app:1 | carob image import -",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -174,7 +175,7 @@ func printImages(w io.Writer, list imageapi.List, wide bool) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	header := "IMAGE\tID\tSIZE"
 	if wide {
-		header += "\tDIGEST"
+		header += "\tPINNED\tDIGEST"
 	}
 	fmt.Fprintln(tw, header)
 	for _, im := range list.Images {
@@ -189,7 +190,7 @@ func printImages(w io.Writer, list imageapi.List, wide bool) error {
 		for _, n := range names {
 			fmt.Fprintf(tw, "%s\t%s\t%s", n, id, megabytes(im.Size))
 			if wide {
-				fmt.Fprintf(tw, "\t%s", strings.Join(im.Digests, ","))
+				fmt.Fprintf(tw, "\t%t\t%s", im.Pinned, strings.Join(im.Digests, ","))
 			}
 			fmt.Fprintln(tw)
 		}

@@ -16,7 +16,8 @@ type Image struct {
 	ID      string   `json:"id"` // digest of its configuration
 	Tags    []string `json:"tags,omitempty"`
 	Digests []string `json:"digests,omitempty"`
-	Size    uint64   `json:"size"` // bytes on disk
+	Size    uint64   `json:"size"`             // bytes on disk
+	Pinned  bool     `json:"pinned,omitempty"` // stays when the disk is short: it was imported
 }
 
 // List is all images of a node.

@@ -302,7 +302,7 @@ func TestLocalLimits(t *testing.T) {
 
 // L7.133
 func TestImages(t *testing.T) {
-	p := DefaultImagePolicy()
+	p := ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}
 	for _, x := range []struct{ available, need int64 }{{16, 0}, {15, 5}, {1, 19}} {
 		if got := ImageNeed(p, x.available, 100); got != x.need {
 			t.Errorf("%d%% left: %d to free, want %d", x.available, got, x.need)

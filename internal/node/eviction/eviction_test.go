@@ -165,7 +165,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 	}
 	w.Manager = New(Config{
 		Rules:  eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second, Transition: eviction.DefaultTransition},
-		Images: eviction.DefaultImagePolicy(), Runtime: w, Pods: w, Root: w.root,
+		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root,
 		LogDir:    func(pod *corev1.Pod) string { return filepath.Join(w.root, "logs", pod.Name) },
 		VolumeDir: func(uid types.UID, volume string) string { return filepath.Join(w.root, string(uid), volume) },
 		PodEvent: func(pod *corev1.Pod, e podlife.Event, a map[string]string) {

@@ -50,7 +50,6 @@ type Image struct {
 	ID     string // digest of the configuration, sha256:…
 	Ref    string // what ContainerStatus calls image_ref: a repo digest when there is one, else the id
 	Config imagespec.Image
-	Pinned bool // never collected
 }
 
 // IDMap is the user namespace of a container; the zero value is the host's.

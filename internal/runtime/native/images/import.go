@@ -85,7 +85,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 			return nil, err
 		}
 		target.Annotations, target.Platform = nil, nil
-		if _, err := s.publish(ctx, target, name); err != nil {
+		if _, err := s.publish(ctx, target, true, name); err != nil {
 			return nil, err
 		}
 		done = append(done, name)

@@ -107,7 +107,7 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 	if _, ok := named.(reference.Tagged); ok {
 		names = append(names, named.Name()+"@"+target.Digest.String())
 	}
-	r, err := s.publish(ctx, target, names...)
+	r, err := s.publish(ctx, target, false, names...)
 	if err == nil {
 		progress.say("pulled %s, id %s", ref, r.id)
 	}

@@ -24,7 +24,7 @@ func (s *Store) Resolve(_ context.Context, ref string) (native.Image, error) {
 	if r == nil {
 		return native.Image{}, status.Errorf(codes.NotFound, "image %q not found", ref)
 	}
-	im := native.Image{ID: r.id, Ref: r.id, Config: r.config, Pinned: s.pinned(r)}
+	im := native.Image{ID: r.id, Ref: r.id, Config: r.config}
 	if _, digests := r.split(); len(digests) > 0 {
 		im.Ref = digests[0]
 	}
@@ -141,8 +141,12 @@ func (r *record) split() (tags, digests []string) {
 	return tags, digests
 }
 
+// pinned images stay however full the disk is: imported ones, since nobody can pull
+// them again.
 func (s *Store) pinned(r *record) bool {
-	return slices.ContainsFunc(r.names, func(n string) bool { return slices.Contains(s.cfg.Pinned, n) })
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.ContainsFunc(r.names, func(n string) bool { return s.kept[n] })
 }
 
 func (s *Store) describe(r *record) *cri.Image {

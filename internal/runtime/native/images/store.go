@@ -59,6 +59,9 @@ import (
 // namespace is containerd's notion of a tenant; this store has one.
 const namespace = "carob"
 
+// labelKept marks the name of an imported image on disk: never change it.
+const labelKept = "carob.dev/imported"
+
 // snapshotterName appears in the garbage collector's labels on disk: never change it.
 const snapshotterName = "overlayfs"
 
@@ -69,8 +72,6 @@ type Config struct {
 	// RegistryConfig is a directory in containerd's hosts.toml layout (mirrors,
 	// private CAs, client certificates); empty for none. It is read at each pull.
 	RegistryConfig string
-	// Pinned are references whose images the node agent must not collect.
-	Pinned []string
 	// StallTimeout ends a pull that received no byte for so long; 0 means five minutes.
 	StallTimeout time.Duration
 	// Downloads is how many layers of one pull are fetched side by side; 0 means three.
@@ -94,6 +95,7 @@ type Store struct {
 	mu     sync.RWMutex
 	byID   map[string]*record
 	byName map[string]string // reference → id
+	kept   map[string]bool   // references that were imported: no registry gives them again
 	bases  map[string]*base  // chain id → the unpacked layers
 }
 
@@ -126,11 +128,6 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Downloads == 0 {
 		cfg.Downloads = 3
 	}
-	for i, p := range cfg.Pinned {
-		if n, err := normalize(p); err == nil {
-			cfg.Pinned[i] = n
-		}
-	}
 	quietLibraries()
 	if strings.ContainsAny(cfg.Root, ",:\\") {
 		// They separate the options of an overlay and its layers.
@@ -147,7 +144,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
 	}
-	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{}, byName: map[string]string{}, bases: map[string]*base{}}
+	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{}, byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
 	if err := s.open(ctx, db); err != nil {
 		if s.layers != nil {
 			_ = s.layers.Close()
@@ -226,6 +223,7 @@ func (s *Store) load(ctx context.Context) error {
 			continue
 		}
 		s.index(r, im.Name)
+		s.keep(im.Name, im.Labels[labelKept] != "")
 	}
 	return nil
 }
@@ -297,6 +295,7 @@ func (s *Store) index(r *record, name string) {
 func (s *Store) unindex(name string) {
 	r := s.byID[s.byName[name]]
 	delete(s.byName, name)
+	delete(s.kept, name)
 	if r == nil {
 		return
 	}
@@ -309,8 +308,18 @@ func (s *Store) unindex(name string) {
 	}
 }
 
-// publish records names for an unpacked image and makes it visible.
-func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, names ...string) (*record, error) {
+// keep says whether the node agent has to leave the image of a name alone.
+func (s *Store) keep(name string, kept bool) {
+	if kept {
+		s.kept[name] = true
+	} else {
+		delete(s.kept, name)
+	}
+}
+
+// publish records names for an unpacked image and makes it visible; kept for one
+// that was imported.
+func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, kept bool, names ...string) (*record, error) {
 	r, err := s.read(ctx, target)
 	if err != nil {
 		return nil, err
@@ -321,8 +330,11 @@ func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, names 
 		return nil, err
 	}
 	for _, name := range names {
-		im := images.Image{Name: name, Target: target}
-		if _, err := s.images.Update(ctx, im, "target"); errdefs.IsNotFound(err) {
+		im := images.Image{Name: name, Target: target, Labels: map[string]string{}}
+		if kept {
+			im.Labels[labelKept] = "true"
+		}
+		if _, err := s.images.Update(ctx, im, "target", "labels"); errdefs.IsNotFound(err) {
 			_, err = s.images.Create(ctx, im)
 			if err != nil {
 				return nil, fmt.Errorf("record image %s: %w", name, err)
@@ -332,6 +344,7 @@ func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, names 
 		}
 		old := s.byID[s.byName[name]]
 		s.index(r, name)
+		s.keep(name, kept)
 		r = s.byID[r.id]
 		if old != nil && old.id != r.id && s.byID[old.id] == nil {
 			if err := s.unhold(ctx, old.chain, "image/"+old.id); err != nil {

@@ -238,7 +238,7 @@ func TestNamesOfImports(t *testing.T) {
 }
 
 func TestLookup(t *testing.T) {
-	s := openStore(t, Config{Pinned: []string{"busybox:1.36"}})
+	s := openStore(t, Config{})
 	im := imageOf(t, "", map[string]string{"a": "a"})
 	mustImport(t, s, dockerArchive(t, im, "busybox:1.36", "busybox:latest"))
 	id := imageStatus(t, s, "busybox").Id
@@ -258,6 +258,35 @@ func TestLookup(t *testing.T) {
 	}
 	if _, err := s.Resolve(t.Context(), "nginx"); status.Code(err) != codes.NotFound {
 		t.Errorf("resolve: %v", err)
+	}
+}
+
+// An imported image stays when the disk is short, for no registry gives it again:
+// over a restart, and until a pull takes its name over.
+func TestImportedImagesArePinned(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	im := imageOf(t, "", map[string]string{"a": "a"})
+	reg := startRegistry(t, "anna", "secret", nil)
+	reg.push(t, "team/app:v1", im, "anna", "secret")
+	name := reg.host + "/team/app:v1"
+	mustImport(t, s, dockerArchive(t, im, name))
+	if !imageStatus(t, s, name).Pinned {
+		t.Error("imported and not pinned")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, Config{Root: root})
+	if !imageStatus(t, s, name).Pinned {
+		t.Error("not pinned after a restart")
+	}
+	auth := &cri.AuthConfig{Username: "anna", Password: "secret"}
+	if _, err := s.PullImage(t.Context(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}, Auth: auth}); err != nil {
+		t.Fatal(err)
+	}
+	if imageStatus(t, s, name).Pinned {
+		t.Error("pinned though a registry has it")
 	}
 }
 
