@@ -3,55 +3,63 @@ package apiserver
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 )
 
 // upstreamDir has objects, and what upstream's API server says to changes of
 // them (made by test/conformance/validation).
 const upstreamDir = "testdata/validation"
 
-// upstreamCase is one change of one object.
+var writeKnown = flag.Bool("write-known", false, "TestUpstreamValidation: write the differences to known.txt instead of failing")
+
+// upstreamCase is one change of one object, and what upstream finds wrong with the
+// outcome. Update and Kept are missing where they are the same as Create.
 type upstreamCase struct {
-	Base   string          `json:"base"`   // kind/name
-	Op     json.RawMessage `json:"op"`     // of a JSON patch
-	Create []string        `json:"create"` // errors of a create, as "field: message"; none if it is accepted
+	Base     string          `json:"base"`     // kind/name
+	Sub      string          `json:"sub"`      // a subresource, of which there are only updates
+	Op       json.RawMessage `json:"op"`       // of a JSON patch
+	Create   []string        `json:"create"`   // of a new object, as "field: message"
+	Update   *[]string       `json:"update"`   // of the change of a stored object
+	Kept     *[]string       `json:"kept"`     // of a label for an object that was stored with the change
+	Warnings []string        `json:"warnings"` // of the create, or of the update if there is no create
 }
 
 // Requests that upstream refuses are refused for the same reasons, in the same
-// words, about the same fields, and what it accepts is accepted.
+// words, about the same fields, and what it accepts is accepted, with the same
+// warnings.
 func TestUpstreamValidation(t *testing.T) {
 	r := start(t, t.TempDir())
-	if _, err := r.admin(t).CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	objects := map[string]*object{}
-	for key, base := range upstreamBases(t) {
-		objects[key] = r.object(t, base)
-	}
-	known := upstreamKnown(t)
+	objects := r.upstreamObjects(t)
 	f, err := os.Open(filepath.Join(upstreamDir, "corpus.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	asked, different := 0, 0
+	found := &differences{known: upstreamKnown(t)}
 	for lines := json.NewDecoder(f); ; {
 		var c upstreamCase
 		if err := lines.Decode(&c); errors.Is(err, io.EOF) {
@@ -59,37 +67,110 @@ func TestUpstreamValidation(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		s := objects[c.Base]
-		if s == nil {
+		o := objects[c.Base]
+		if o == nil {
 			t.Fatalf("no object %s", c.Base)
 		}
-		{
-			want := c.Create
-			got, comparable := s.create(t, c)
-			asked++
-			if !comparable || slices.Equal(general(got), general(want)) {
-				continue
-			}
-			line := fmt.Sprintf("%s %s", c.Base, c.Op)
-			if _, ok := known[line]; ok {
-				known[line] = true
-				continue
-			}
-			different++
-			t.Errorf("%s\n\tupstream %q\n\tcarob    %q", line, want, got)
+		o.compare(t, c, found)
+	}
+	found.report(t)
+}
+
+// compare asks all that the corpus has answers to.
+func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
+	t.Helper()
+	orCreate := func(errs *[]string) []string {
+		if errs == nil {
+			return c.Create
+		}
+		return *errs
+	}
+	said := o.createErrors
+	if o.stored || c.Sub != "" {
+		said = o.updateErrors
+	} else {
+		found.compare(c, "create", c.Create, o.createErrors(t, c).errs)
+		if c.Create != nil {
+			found.compare(c, "kept", orCreate(c.Kept), o.touchErrors(t, c).errs)
 		}
 	}
-	t.Logf("%d requests, %d answered differently, %d differences known", asked, different, len(known))
-	for line, seen := range known {
+	if u := o.updateErrors(t, c); u.applies {
+		found.compare(c, "update"+c.Sub, orCreate(c.Update), u.errs)
+	}
+	if a := said(t, c); a.errs == nil {
+		found.compare(c, "warnings"+c.Sub, c.Warnings, a.warnings)
+	}
+}
+
+// differences is where carob answers otherwise than upstream.
+type differences struct {
+	known map[string]bool // and whether the difference is there
+	asked int
+	// By what it means to a client.
+	refused, accepted, worded, warned []string
+	details                           []string
+}
+
+func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
+	d.asked++
+	if slices.Equal(general(got), general(want)) {
+		return
+	}
+	line := fmt.Sprintf("%s %s %s", c.Base, verb, c.Op)
+	switch {
+	case strings.HasPrefix(verb, "warnings"):
+		d.warned = append(d.warned, line)
+	case len(want) == 0:
+		d.refused = append(d.refused, line)
+	case len(got) == 0:
+		d.accepted = append(d.accepted, line)
+	default:
+		d.worded = append(d.worded, line)
+	}
+	if _, ok := d.known[line]; ok {
+		d.known[line] = true
+	}
+	if !d.known[line] || *writeKnown {
+		d.details = append(d.details, fmt.Sprintf("%s\n\tupstream %q\n\tcarob    %q", line, want, got))
+	}
+}
+
+func (d *differences) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned))
+	if *writeKnown {
+		var b strings.Builder
+		b.WriteString("# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n")
+		for _, group := range []struct {
+			title string
+			lines []string
+		}{{"Refused here, accepted upstream.", d.refused}, {"Accepted here, refused upstream.", d.accepted},
+			{"Refused by both, in other words or for fewer or more reasons.", d.worded}, {"Accepted by both, with other warnings.", d.warned}} {
+			slices.Sort(group.lines)
+			fmt.Fprintf(&b, "\n# %s\n", group.title)
+			for _, line := range slices.Compact(group.lines) {
+				fmt.Fprintln(&b, line)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(upstreamDir, "known.txt"), []byte(b.String()), 0o600); err != nil {
+			t.Error(err)
+		}
+		t.Log(strings.Join(d.details, "\n"))
+		return
+	}
+	for _, text := range d.details {
+		t.Error(text)
+	}
+	for line, seen := range d.known {
 		if !seen {
 			t.Errorf("known.txt: there is no difference any more: %s", line)
 		}
 	}
 }
 
-func upstreamBases(t *testing.T) map[string]*unstructured.Unstructured {
+func upstreamBases(t *testing.T, file string) map[string]*unstructured.Unstructured {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(upstreamDir, "bases.yaml"))
+	text, err := os.ReadFile(filepath.Join(upstreamDir, file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +188,7 @@ func upstreamBases(t *testing.T) map[string]*unstructured.Unstructured {
 	}
 }
 
-// upstreamKnown returns the differences that are there on purpose.
+// upstreamKnown returns the differences that there are.
 func upstreamKnown(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(upstreamDir, "known.txt"))
@@ -123,56 +204,193 @@ func upstreamKnown(t *testing.T) map[string]bool {
 	return known
 }
 
-// object is one of the corpus. None is stored: some would change what is said of others.
+// object is one of the corpus. Its changes go to the strategies of its kind, without
+// admission, as upstream's did.
 type object struct {
-	objects dynamic.ResourceInterface
-	base    *unstructured.Unstructured
+	r      *running
+	gvk    schema.GroupVersionKind
+	create rest.RESTCreateStrategy
+	update rest.RESTUpdateStrategy
+	parts  map[string]rest.RESTUpdateStrategy
+	base   []byte
+	stored bool // it can't be made as it is: only updates are tried
+
+	old  runtime.Object // the base as it is stored
+	text []byte         // and as a client gets it
 }
 
-func (r *running) object(t *testing.T, base *unstructured.Unstructured) *object {
-	t.Helper()
-	gvr, _ := meta.UnsafeGuessKindToResource(base.GroupVersionKind())
-	if base.GetKind() == "Endpoints" {
-		gvr.Resource = "endpoints"
-	}
-	resource := r.objects(t).Resource(gvr)
-	objects := resource.Namespace("default")
-	switch base.GetKind() {
-	case "Namespace", "Node", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass", "CSIDriver", "CSINode", "VolumeAttachment", "PriorityClass", "RuntimeClass", "IngressClass":
-		objects = resource
-	}
-	if _, err := objects.Create(t.Context(), base, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		t.Fatalf("%s %s: %v", base.GetKind(), base.GetName(), err)
-	}
-	return &object{objects, base}
+// upstreamAnswer is what is said to a request.
+type upstreamAnswer struct {
+	errs, warnings []string
+	// applies is false if there is nothing to change in what is stored.
+	applies bool
 }
 
-func (s *object) create(t *testing.T, c upstreamCase) ([]string, bool) {
-	t.Helper()
-	u := changed(t, s.base, c.Op)
-	_, err := s.objects.Create(t.Context(), u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	return told(err)
+// AddWarning keeps a warning of the request.
+func (a *upstreamAnswer) AddWarning(_, text string) {
+	a.warnings = append(a.warnings, text[:min(len(text), longestTold)])
 }
 
-// changed returns a copy of u with one change; nil if what is stored has nothing to change there.
-func changed(t *testing.T, u *unstructured.Unstructured, op json.RawMessage) *unstructured.Unstructured {
+// onPanic makes a panic an answer.
+func (a *upstreamAnswer) onPanic() {
+	if r := recover(); r != nil {
+		*a = upstreamAnswer{errs: []string{fmt.Sprint("panic: ", r)}, applies: true}
+	}
+}
+
+func (r *running) upstreamObjects(t *testing.T) map[string]*object {
 	t.Helper()
-	text, err := u.MarshalJSON()
+	objects := map[string]*object{}
+	for _, file := range []string{"bases.yaml", "stored.yaml"} {
+		for key, base := range upstreamBases(t, file) {
+			gvk := base.GroupVersionKind()
+			gvr, _ := meta.UnsafeGuessKindToResource(gvk)
+			if gvk.Kind == "Endpoints" {
+				gvr.Resource = "endpoints"
+			}
+			store := r.stores[gvr.GroupResource()]
+			if store == nil {
+				t.Fatalf("no store of %v", gvr)
+			}
+			text, err := base.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := &object{r: r, gvk: gvk, create: store.CreateStrategy, update: store.UpdateStrategy, parts: map[string]rest.RESTUpdateStrategy{}, base: text, stored: file == "stored.yaml"}
+			for gr, s := range r.storages {
+				if name, sub, ok := strings.Cut(gr.Resource, "/"); ok && name == gvr.Resource && gr.Group == gvr.Group {
+					if by, ok := s.(interface {
+						UpdateStrategy() rest.RESTUpdateStrategy
+					}); ok {
+						o.parts[sub] = by.UpdateStrategy()
+					}
+				}
+			}
+			if o.old = o.asStored(t, text); o.old == nil {
+				t.Fatalf("%s can't be decoded", key)
+			}
+			if o.text, err = runtime.Encode(r.set.Codecs.LegacyCodec(gvk.GroupVersion()), o.old); err != nil {
+				t.Fatal(err)
+			}
+			objects[key] = o
+		}
+	}
+	return objects
+}
+
+func (o *object) context(sub string, a *upstreamAnswer) context.Context {
+	ctx := genericapirequest.WithNamespace(genericapirequest.NewContext(), "")
+	if o.create.NamespaceScoped() {
+		ctx = genericapirequest.WithNamespace(ctx, metav1.NamespaceDefault)
+	}
+	ctx = genericapirequest.WithUser(warning.WithWarningRecorder(ctx, a), &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: o.gvk.Group, APIVersion: o.gvk.Version, Subresource: sub, IsResourceRequest: true})
+}
+
+// decode returns an object as a strategy gets it; nil if it can't be one.
+func (o *object) decode(t *testing.T, data []byte) (runtime.Object, metav1.Object) {
+	t.Helper()
+	obj, _, err := o.r.set.Codecs.UniversalDecoder().Decode(data, &o.gvk, nil)
+	if err != nil {
+		return nil, nil
+	}
+	m, err := meta.Accessor(obj)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o.create.NamespaceScoped() && m.GetNamespace() == "" {
+		m.SetNamespace(metav1.NamespaceDefault)
+	}
+	return obj, m
+}
+
+// asStored returns an object as if it had been made and had got its status since
+// then; it may be invalid.
+func (o *object) asStored(t *testing.T, data []byte) runtime.Object {
+	t.Helper()
+	obj, m := o.decode(t, data)
+	if obj == nil {
+		return nil
+	}
+	rest.FillObjectMetaSystemFields(m)
+	m.SetResourceVersion("1")
+	before := obj.DeepCopyObject()
+	o.create.PrepareForCreate(o.context("", &upstreamAnswer{}), obj)
+	if status := reflect.ValueOf(before).Elem().FieldByName("Status"); status.IsValid() && !status.IsZero() {
+		reflect.ValueOf(obj).Elem().FieldByName("Status").Set(status)
+	}
+	return obj
+}
+
+func (o *object) createErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
+	t.Helper()
+	defer a.onPanic()
+	obj, m := o.decode(t, changed(t, o.base, c.Op))
+	if obj == nil {
+		return upstreamAnswer{errs: []string{"can't be decoded"}}
+	}
+	rest.FillObjectMetaSystemFields(m)
+	a.errs = told(rest.BeforeCreate(o.create, o.context("", &a), obj))
+	return a
+}
+
+func (o *object) updateErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
+	t.Helper()
+	defer a.onPanic()
+	by := o.update
+	if c.Sub != "" {
+		if by = o.parts[c.Sub]; by == nil {
+			t.Fatalf("%s has no %s", c.Base, c.Sub)
+		}
+	}
+	text := changed(t, o.text, c.Op)
+	if text == nil {
+		return a
+	}
+	a.applies = true
+	obj, _ := o.decode(t, text)
+	if obj == nil {
+		a.errs = []string{"can't be decoded"}
+		return a
+	}
+	a.errs = told(rest.BeforeUpdate(by, o.context(c.Sub, &a), obj, o.old.DeepCopyObject()))
+	return a
+}
+
+// touchErrors labels an object that is stored with the change although it may be invalid.
+func (o *object) touchErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
+	t.Helper()
+	defer a.onPanic()
+	old := o.asStored(t, changed(t, o.base, c.Op))
+	if old == nil {
+		return upstreamAnswer{errs: []string{"can't be decoded"}}
+	}
+	obj := old.DeepCopyObject()
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{"touched": "yes"}
+	for k, v := range m.GetLabels() {
+		labels[k] = v
+	}
+	m.SetLabels(labels)
+	a.errs = told(rest.BeforeUpdate(o.update, o.context("", &a), obj, old))
+	return a
+}
+
+// changed returns an object with one change; nil if it has nothing to change there.
+func changed(t *testing.T, object []byte, op json.RawMessage) []byte {
+	t.Helper()
 	patch, err := jsonpatch.DecodePatch([]byte("[" + string(op) + "]"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, err = patch.Apply(text); err != nil {
+	text, err := patch.Apply(object)
+	if err != nil {
 		return nil
 	}
-	out := &unstructured.Unstructured{}
-	if err := json.Unmarshal(text, &out.Object); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return text
 }
 
 // general leaves out what a message shows of an object (upstream shows its
@@ -192,23 +410,19 @@ func general(errs []string) []string {
 // longestTold is how much of a message the corpus has, in bytes.
 const longestTold = 120
 
-// told returns the causes of a refusal. What admission refuses can't be compared:
-// the corpus has none.
-func told(err error) (causes []string, comparable bool) {
+// told returns the causes of a refusal.
+func told(err error) (causes []string) {
 	if err == nil {
-		return nil, true
-	}
-	if apierrors.IsForbidden(err) {
-		return nil, false
+		return nil
 	}
 	status, ok := err.(apierrors.APIStatus)
 	if !ok || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
-		return []string{err.Error()}, true
+		return []string{err.Error()}
 	}
 	for _, c := range status.Status().Details.Causes {
 		text := c.Field + ": " + c.Message
 		causes = append(causes, text[:min(len(text), longestTold)])
 	}
 	slices.Sort(causes)
-	return causes, true
+	return causes
 }

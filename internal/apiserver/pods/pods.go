@@ -199,6 +199,9 @@ func (r *updateREST) Update(ctx context.Context, name string, info rest.UpdatedO
 	return r.store.Update(ctx, name, info, create, update, false, options)
 }
 
+// UpdateStrategy returns the strategy by which the subresource changes the pod.
+func (r *updateREST) UpdateStrategy() rest.RESTUpdateStrategy { return r.store.UpdateStrategy }
+
 // GetResetFields are the fields this subresource never changes, for server-side apply.
 func (r *updateREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return r.store.GetResetFields()

@@ -161,6 +161,9 @@ var _ rest.Updater = (*finalizeStorage)(nil)
 func (s *finalizeStorage) New() runtime.Object { return s.store.New() }
 func (s *finalizeStorage) Destroy()            {}
 
+// UpdateStrategy returns the strategy by which finalizers are changed.
+func (s *finalizeStorage) UpdateStrategy() rest.RESTUpdateStrategy { return s.store.UpdateStrategy }
+
 func (s *finalizeStorage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, obj, create, update, false, opts)

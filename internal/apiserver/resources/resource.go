@@ -310,6 +310,9 @@ func (s *Subresource) Update(ctx context.Context, name string, obj rest.UpdatedO
 	return s.store.Update(ctx, name, obj, create, update, false, opts)
 }
 
+// UpdateStrategy returns the strategy by which the subresource changes the object.
+func (s *Subresource) UpdateStrategy() rest.RESTUpdateStrategy { return s.store.UpdateStrategy }
+
 // GetResetFields implements rest.ResetFieldsStrategy.
 func (s *Subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()

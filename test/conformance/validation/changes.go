@@ -35,20 +35,30 @@ func (o op) MarshalJSON() ([]byte, error) {
 const depth = 2
 
 // changes returns all single changes of an object of external's type: each value
-// removed and replaced by bad and border ones, each missing one added.
-func changes(external runtime.Object, base []byte) []op {
+// removed and replaced by bad and border ones, each missing one added. With only
+// they are limited to the paths that it matches, and may be in the status.
+func changes(external runtime.Object, base []byte, only *regexp.Regexp) []op {
 	var value any
 	if err := json.Unmarshal(base, &value); err != nil {
 		log.Fatal(err)
 	}
-	w := &walker{}
+	w := &walker{only: only}
 	w.value("", reflect.TypeOf(external).Elem(), value)
 	return w.ops
 }
 
-type walker struct{ ops []op }
+type walker struct {
+	only *regexp.Regexp
+	ops  []op
+}
 
 func (w *walker) add(kind, path string, value any) {
+	if w.only != nil {
+		if w.only.MatchString(path) {
+			w.ops = append(w.ops, op{kind, path, value})
+		}
+		return
+	}
 	// What is in every template is tried with pods; here a part of it is enough.
 	if i := strings.Index(path, "/template/spec/"); i >= 0 {
 		h := fnv.New32()
@@ -75,7 +85,7 @@ func (w *walker) value(path string, t reflect.Type, value any) {
 	if v, ok := value.(map[string]any); ok && t.Kind() == reflect.Struct && !isScalar(t) {
 		for _, f := range fieldsOf(t) {
 			at := path + "/" + f.name
-			if untried[at] {
+			if untried[at] && (w.only == nil || at != "/status") {
 				continue
 			}
 			if inner, there := v[f.name]; there {

@@ -9,10 +9,11 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,26 +21,32 @@ import (
 	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// line is one case of the corpus.
+// line is one case of the corpus: a change of an object, and what is wrong with
+// the outcome; nothing if it is accepted.
 type line struct {
-	Base   string          `json:"base"`             // kind/name
-	Op     json.RawMessage `json:"op"`               // of a JSON patch
-	Create []string        `json:"create,omitempty"` // what is wrong; nothing if it is accepted
+	Base string          `json:"base"`          // kind/name
+	Sub  string          `json:"sub,omitempty"` // a subresource, of which there are only updates
+	Op   json.RawMessage `json:"op"`            // of a JSON patch
+
+	// Create is said when the changed object is made.
+	Create []string `json:"create,omitempty"`
+	// Update is said when the stored object gets the change; the same as of a create if missing.
+	Update *[]string `json:"update,omitempty"`
+	// Kept is said when an object that was stored so gets a label; the same as of a create if missing.
+	Kept *[]string `json:"kept,omitempty"`
+	// Warnings are those of a create, or of an update if the object can't be made.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func main() {
 	log.SetFlags(0)
+	klog.SetLogger(klog.Logger{}) // what upstream thinks of its own rules
 	if len(os.Args) != 2 {
 		log.Fatal("usage: validation DIRECTORY")
 	}
@@ -49,90 +56,179 @@ func main() {
 }
 
 func run(dir string) error {
-	bases, err := os.Open(filepath.Join(dir, "bases.yaml"))
-	if err != nil {
-		return err
-	}
-	defer bases.Close()
 	f, err := os.Create(filepath.Join(dir, "corpus.jsonl"))
 	if err != nil {
 		return err
 	}
+	var bad error
 	out, kept := bufio.NewWriter(f), &sample{seen: map[string]bool{}}
-	for docs := utilyaml.NewYAMLReader(bufio.NewReader(bases)); ; {
-		doc, err := docs.Read()
-		if err != nil {
-			break // the end
-		}
-		base, err := utilyaml.ToJSON(doc)
+	for _, bases := range []struct {
+		file   string
+		stored bool
+	}{{"bases.yaml", false}, {"stored.yaml", true}} {
+		text, err := os.Open(filepath.Join(dir, bases.file))
 		if err != nil {
 			return err
 		}
-		if string(base) == "null" {
-			continue
+		for docs := utilyaml.NewYAMLReader(bufio.NewReader(text)); ; {
+			doc, err := docs.Read()
+			if err != nil {
+				break // the end
+			}
+			base, err := utilyaml.ToJSON(doc)
+			if err != nil {
+				return err
+			}
+			if string(base) == "null" {
+				continue
+			}
+			t, err := newTrial(out, base, kept, bases.stored)
+			if err != nil {
+				return err
+			}
+			if err := t.all(); err != nil {
+				bad = errors.Join(bad, fmt.Errorf("%s: %w", t.name, err))
+			}
 		}
-		if err := tryAll(out, base, kept); err != nil {
+		if err := text.Close(); err != nil {
 			return err
 		}
 	}
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	return f.Close()
+	return errors.Join(bad, f.Close())
 }
 
-// tryAll writes a line for each change of base.
-func tryAll(out *bufio.Writer, base []byte, kept *sample) error {
+// trial tries the changes of one object.
+type trial struct {
+	upstream
+	out    *json.Encoder
+	kept   *sample
+	stored bool // it can't be made as it is: only updates are tried
+	name   string
+	base   []byte
+	cases  int
+}
+
+func newTrial(out *bufio.Writer, base []byte, kept *sample, stored bool) (*trial, error) {
 	var id struct {
 		metav1.TypeMeta
 		Metadata metav1.ObjectMeta
 	}
 	if err := json.Unmarshal(base, &id); err != nil {
-		return err
+		return nil, err
 	}
 	gvk := id.GroupVersionKind()
+	t := &trial{out: json.NewEncoder(out), kept: kept, stored: stored, name: gvk.Kind + "/" + id.Metadata.Name, base: base}
+	t.out.SetEscapeHTML(false)
+	t.gvk = gvk
 	strategy, ok := strategies[gvk.GroupKind()]
 	if !ok {
-		return fmt.Errorf("no strategy for %v", gvk)
+		return nil, fmt.Errorf("no strategy for %v", gvk)
 	}
-	if errs := create(gvk, strategy, base); errs != nil {
-		return fmt.Errorf("%s %s is not valid: %v", gvk.Kind, id.Metadata.Name, errs)
+	t.main = strategy
+	return t, nil
+}
+
+// all writes a line for each change of the object.
+func (t *trial) all() error {
+	if a := t.create(t.base); a.errs != nil && !t.stored {
+		return fmt.Errorf("is not valid: %v", a.errs)
 	}
-	external, err := legacyscheme.Scheme.New(gvk)
+	old, err := t.asStored(t.base)
 	if err != nil {
 		return err
 	}
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	n := 0
-	for _, op := range changes(external, base) {
-		raw, err := json.Marshal([]any{op})
-		if err != nil {
-			return err
-		}
-		patch, err := jsonpatch.DecodePatch(raw)
-		if err != nil {
-			return err
-		}
-		changed, err := patch.Apply(base)
-		if err != nil {
-			return fmt.Errorf("%s: %w", raw, err)
-		}
-		l := line{Base: gvk.Kind + "/" + id.Metadata.Name, Create: create(gvk, strategy, changed)}
-		if isDecodeError(l.Create) || !kept.isNew(gvk.Kind, l, op.Path) {
-			continue
-		}
-		l.Op, err = json.Marshal(op)
-		if err != nil {
-			return err
-		}
-		if err := encoder.Encode(l); err != nil {
-			return err
-		}
-		n++
+	text, err := t.encode(old)
+	if err != nil {
+		return err
 	}
-	log.Printf("%s: %d cases", id.Metadata.Name, n)
+	if a := t.update("", old, text); a.errs != nil {
+		return fmt.Errorf("is not valid as it is stored: %v", a.errs)
+	}
+	external, err := legacyscheme.Scheme.New(t.gvk)
+	if err != nil {
+		return err
+	}
+	for _, op := range changes(external, t.base, nil) {
+		l := line{Base: t.name}
+		changed, err := patched(t.base, op)
+		if err != nil {
+			return err
+		}
+		var created, updated answer
+		if !t.stored {
+			if created = t.create(changed); created.undecodable {
+				continue
+			}
+			l.Create, l.Warnings = created.errs, created.warnings
+			l.Kept = unlessSame(t.touch(changed), created)
+		}
+		if replaced, err := patched(text, op); err == nil {
+			if updated = t.update("", old, replaced); updated.undecodable {
+				continue
+			}
+			l.Update = unlessSame(updated, created)
+			if t.stored {
+				l.Warnings = updated.warnings
+			}
+		}
+		if err := t.write(l, op); err != nil {
+			return err
+		}
+	}
+	for _, sub := range slices.Sorted(maps.Keys(parts[t.gvk.GroupKind()])) {
+		for _, op := range changes(external, t.base, parts[t.gvk.GroupKind()][sub].fields) {
+			replaced, err := patched(text, op)
+			if err != nil {
+				continue // it is not there by default
+			}
+			a := t.update(sub, old, replaced)
+			if a.undecodable {
+				continue
+			}
+			if err := t.write(line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings}, op); err != nil {
+				return err
+			}
+		}
+	}
+	log.Printf("%s: %d cases", t.name, t.cases)
 	return nil
+}
+
+func unlessSame(a, b answer) *[]string {
+	if a.undecodable || slices.Equal(a.errs, b.errs) {
+		return nil
+	}
+	if a.errs == nil {
+		a.errs = []string{}
+	}
+	return &a.errs
+}
+
+func (t *trial) write(l line, op op) error {
+	if !t.kept.isNew(t.gvk.Kind, l, op.Path) {
+		return nil
+	}
+	t.cases++
+	var err error
+	if l.Op, err = json.Marshal(op); err != nil {
+		return err
+	}
+	return t.out.Encode(l)
+}
+
+func patched(object []byte, op op) ([]byte, error) {
+	raw, err := json.Marshal([]any{op})
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		return nil, err
+	}
+	return patch.Apply(object)
 }
 
 // sample keeps the corpus small: one example of each answer about a field of a
@@ -150,18 +246,30 @@ var (
 )
 
 func (s *sample) isNew(kind string, l line, path string) bool {
-	if len(l.Create) == 0 {
-		if !s.first(l.Base + places.ReplaceAllString(path, "")) {
-			return false
-		}
-		s.accepted++
-		return s.accepted%4 == 0
+	some := s.news(kind+" "+l.Sub, l.Create)
+	if l.Update != nil {
+		some = s.news(kind+" update "+l.Sub, *l.Update) || some
 	}
+	if len(l.Warnings) > 0 {
+		some = s.news(kind+" warning "+l.Sub, l.Warnings) || some
+	}
+	if len(l.Create) > 0 || some {
+		return some
+	}
+	if l.Update != nil && len(*l.Update) > 0 || !s.first(l.Base+l.Sub+places.ReplaceAllString(path, "")) {
+		return false
+	}
+	s.accepted++
+	return s.accepted%3 == 0
+}
+
+// news tells whether one of the errors is the first of its kind.
+func (s *sample) news(prefix string, errs []string) bool {
 	some := false
-	for _, e := range l.Create {
+	for _, e := range errs {
 		at, message, _ := strings.Cut(e, ": ")
 		message = quoted.ReplaceAllString(values.ReplaceAllString(message, " value: "), "")
-		if s.first(kind + " " + indexes.ReplaceAllString(at, "") + " " + message[:min(len(message), 60)]) {
+		if s.first(prefix + " " + indexes.ReplaceAllString(at, "") + " " + message[:min(len(message), 60)]) {
 			some = true
 		}
 	}
@@ -172,77 +280,4 @@ func (s *sample) first(key string) bool {
 	was := s.seen[key]
 	s.seen[key] = true
 	return !was
-}
-
-const undecodable = "undecodable"
-
-func isDecodeError(errs []string) bool { return len(errs) == 2 && errs[0] == undecodable }
-
-func requestContext(gvk schema.GroupVersionKind, namespaced bool) context.Context {
-	ctx := genericapirequest.WithNamespace(genericapirequest.NewContext(), "")
-	if namespaced {
-		ctx = genericapirequest.WithNamespace(ctx, metav1.NamespaceDefault)
-	}
-	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: gvk.Group, APIVersion: gvk.Version, IsResourceRequest: true})
-}
-
-// decode returns an object as a strategy gets it.
-func decode(gvk schema.GroupVersionKind, strategy strategy, data []byte) (runtime.Object, metav1.Object, error) {
-	obj, _, err := legacyscheme.Codecs.UniversalDecoder().Decode(data, &gvk, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return nil, nil, err
-	}
-	if strategy.NamespaceScoped() && m.GetNamespace() == "" {
-		m.SetNamespace(metav1.NamespaceDefault)
-	}
-	return obj, m, nil
-}
-
-// unlessPanic has a case left out that ends upstream's server's request: there
-// are some, as a Job with a successPolicy and without completions.
-func unlessPanic(errs *[]string) {
-	if r := recover(); r != nil {
-		*errs = []string{undecodable, fmt.Sprint(r)}
-	}
-}
-
-func create(gvk schema.GroupVersionKind, strategy strategy, data []byte) (errs []string) {
-	defer unlessPanic(&errs)
-	obj, m, err := decode(gvk, strategy, data)
-	if err != nil {
-		return []string{undecodable, err.Error()}
-	}
-	rest.FillObjectMetaSystemFields(m)
-	if m.GetName() == "" && m.GetGenerateName() != "" {
-		m.SetName(strategy.GenerateName(m.GetGenerateName()))
-	}
-	return told(rest.BeforeCreate(strategy, requestContext(gvk, strategy.NamespaceScoped()), obj))
-}
-
-// longest is how much of a message is kept, in bytes.
-const longest = 120
-
-// told returns what a client is told of an error: field and message of each cause.
-func told(err error) []string {
-	if err == nil {
-		return nil
-	}
-	status, ok := err.(apierrors.APIStatus)
-	if !ok || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
-		return []string{err.Error()}
-	}
-	var all []string
-	for _, c := range status.Status().Details.Causes {
-		text := c.Field + ": " + c.Message
-		if len(text) > longest { // a dump of the object, or of a long value
-			text = text[:longest]
-		}
-		all = append(all, text)
-	}
-	slices.Sort(all)
-	return all
 }
