@@ -1,9 +1,11 @@
 package instance
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -85,5 +87,30 @@ func TestLockHasOneOwner(t *testing.T) {
 	l.Release()
 	if _, ok, _ := Running(path); ok {
 		t.Fatal("still running after release")
+	}
+}
+
+// TestAcquireWhileOthersLook: who only looks whether a carob runs keeps none from starting.
+func TestAcquireWhileOthersLook(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carob.lock")
+	ctx, stop := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	defer stop()
+	for range 4 {
+		looking.Go(func() {
+			for ctx.Err() == nil {
+				if _, _, err := Running(path); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 5000 {
+		l, err := Acquire(path, Owner{PID: 42})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
 	}
 }

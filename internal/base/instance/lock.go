@@ -44,7 +44,7 @@ func Acquire(path string, o Owner) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := flock(f); err != nil {
 		defer f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			held, _ := readOwner(f)
@@ -56,16 +56,30 @@ func Acquire(path string, o Owner) (*Lock, error) {
 	return l, l.Write(o)
 }
 
+// lockPatience is for those that only look (Running), and for one that was killed a
+// moment ago and still frees its memory.
+const lockPatience = 300 * time.Millisecond
+
+func flock(f *os.File) error {
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(began) > lockPatience {
+			return err
+		}
+	}
+}
+
 // Write replaces what the lock file says of its owner.
 func (l *Lock) Write(o Owner) error {
 	b, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("encode lock owner: %w", err)
 	}
-	if err := l.f.Truncate(0); err != nil {
+	b = append(b, '\n')
+	if _, err := l.f.WriteAt(b, 0); err != nil { // over the old one: a reader finds one of the two in front
 		return fmt.Errorf("write lock file: %w", err)
 	}
-	if _, err := l.f.WriteAt(append(b, '\n'), 0); err != nil {
+	if err := l.f.Truncate(int64(len(b))); err != nil {
 		return fmt.Errorf("write lock file: %w", err)
 	}
 	return nil
@@ -96,12 +110,9 @@ func Running(path string) (o Owner, ok bool, err error) {
 }
 
 func readOwner(f *os.File) (Owner, error) {
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<16))
-	if err != nil {
-		return Owner{}, fmt.Errorf("read lock file: %w", err)
-	}
 	var o Owner
-	if err := json.Unmarshal(b, &o); err != nil {
+	err := json.NewDecoder(io.NewSectionReader(f, 0, 1<<16)).Decode(&o)
+	if err != nil && !errors.Is(err, io.EOF) { // EOF: it has the lock and is about to write
 		return Owner{}, fmt.Errorf("read lock file: %w", err)
 	}
 	return o, nil

@@ -109,7 +109,9 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 			return nil // StopPodSandbox finishes it
 		}
 		s.rec.StoppedAt = time.Now().UnixNano()
-		return save(r.sandboxDir(s.rec.ID), &s.rec)
+		if err := save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
+			klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", s.rec.ID)
+		}
 	}
 	return nil
 }

@@ -39,6 +39,8 @@ type container struct {
 	plan     *containerPlan // nil after a restart, until it is needed
 	asked    bool           // the stop signal was sent
 	finished sync.Once
+
+	saving sync.Mutex // one version of the record at a time
 }
 
 // Exit codes of ours: the process never became the user's; nobody saw its end.
@@ -68,6 +70,14 @@ func (c *container) record() containerRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.rec
+}
+
+// saveContainer writes the record as it is now.
+func (r *Runtime) saveContainer(c *container) error {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	rec := c.record()
+	return save(r.containerDir(rec.ID), &rec)
 }
 
 // CreateContainer makes everything of a container but its process.
@@ -191,7 +201,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	if err := errors.Join(reserveExit(dir), save(dir, &c.rec)); err != nil {
+	if err := errors.Join(reserveExit(dir), saveFirst(dir, &c.rec)); err != nil {
 		return err
 	}
 	return r.through(StepCreateRecord, c.rec.ID)
@@ -311,7 +321,7 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *container
 func (r *Runtime) discardContainer(ctx context.Context, c *container) {
 	remove := func(ctx context.Context) error { return r.unmakeContainer(ctx, c) }
 	if err := remove(ctx); err != nil {
-		r.left.take("container", c.rec.ID, err, remove)
+		r.left.take("removing a half-made container", c.rec.ID, err, remove)
 	}
 }
 
@@ -382,14 +392,13 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was through
 			c.rec.FinishedAt = c.rec.StartedAt
 		}
-		rec := c.rec
 		c.mu.Unlock()
-		if err := save(r.containerDir(rec.ID), &rec); err != nil {
-			klog.Background().Error(err, "End of a container was not written", "container", rec.ID)
+		if err := r.saveContainer(c); err != nil {
+			klog.Background().Error(err, "End of a container was not written", "container", c.rec.ID)
 		}
-		_ = r.through(StepEndRecord, rec.ID)
+		_ = r.through(StepEndRecord, c.rec.ID)
 		close(c.done)
-		r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		r.publish(c.sandbox, c.rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	})
 }
 

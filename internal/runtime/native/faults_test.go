@@ -501,20 +501,8 @@ func TestNoDescriptors(t *testing.T) {
 // TestFullDisk: a data directory without room. What runs goes on, a new pod is
 // refused with the reason, an end is reported, and all works again with room.
 func TestFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if os.Geteuid() != 0 {
-		t.Skip("mounts need root")
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	// Below the mount: what stays mounted is looked for by the world's directory.
-	w := worldAt(t, filepath.Join(dir, "w"), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	w, dir := smallWorld(t)
+	w.open()
 	t.Cleanup(w.close)
 	sb, sbc := w.sandbox("keep")
 	keep := w.run(sb, sbc, "keep", shell("while echo line; do sleep 0.01; done"))
@@ -562,6 +550,102 @@ func TestFullDisk(t *testing.T) {
 	at := size()
 	w.eventually("the log goes on with room again", func() bool { return size() > at })
 	w.emptied()
+}
+
+// smallWorld is a world on a disk of its own that can be filled.
+func smallWorld(t *testing.T) (w *world, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	// Below the mount: what stays mounted is looked for by the world's directory.
+	return unopened(t, filepath.Join(dir, "w"), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano())), dir
+}
+
+// TestDiskFillsAtEveryStep: the disk is full from one step on. A call either fails and says so,
+// or what it answered is what the next carob reports, still on the full disk; all can be removed there.
+func TestDiskFillsAtEveryStep(t *testing.T) {
+	w, dir := smallWorld(t)
+	var now atomic.Pointer[breaker]
+	w.cfg.Checkpoint = func(s Step, id string) error {
+		if b := now.Load(); b != nil {
+			return b.checkpoint(s, id)
+		}
+		return nil
+	}
+	w.open()
+	t.Cleanup(w.close)
+	filler := filepath.Join(dir, "filler")
+	for _, s := range Steps {
+		now.Store(&breaker{at: s, do: func(string) error { fill(t, filler); return nil }})
+		sbc := w.sandboxConfig("pod")
+		sb, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc})
+		said, id := cri.ContainerState_CONTAINER_UNKNOWN, ""
+		stopped := false
+		if err == nil {
+			var c *cri.CreateContainerResponse
+			if c, err = w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
+				id, said = c.ContainerId, cri.ContainerState_CONTAINER_CREATED
+				if _, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
+					said = cri.ContainerState_CONTAINER_RUNNING
+				} else {
+					said = cri.ContainerState_CONTAINER_EXITED
+				}
+			}
+		}
+		halting := strings.HasPrefix(string(s), "stop/") || strings.HasPrefix(string(s), "end/") || strings.HasPrefix(string(s), "halt/") || strings.HasPrefix(string(s), "remove/")
+		if halting {
+			if err != nil {
+				t.Fatalf("%s: %v", s, err)
+			}
+			said, stopped = cri.ContainerState_CONTAINER_EXITED, true
+			if _, err = w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
+				t.Errorf("%s: a pod is stopped on a full disk: %v", s, err)
+			}
+		} else if err != nil && !strings.Contains(err.Error(), "no space left on device") {
+			t.Errorf("%s: %v", s, err)
+		}
+		if err := w.r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.open()
+		if id != "" {
+			c, err := w.r.container(id)
+			if err != nil {
+				t.Fatalf("%s: %v", s, err)
+			}
+			if st := c.status(); st.State != said {
+				t.Errorf("%s: it was %s, after a restart on the full disk: %v", s, said, st)
+			} else if said == cri.ContainerState_CONTAINER_RUNNING {
+				w.inside(id)
+			}
+		}
+		if err == nil {
+			x, serr := w.r.sandbox(sb.PodSandboxId)
+			if serr != nil {
+				t.Fatalf("%s: %v", s, serr)
+			}
+			if ready := x.status().State == cri.PodSandboxState_SANDBOX_READY; ready == stopped {
+				t.Errorf("%s: after a restart on the full disk the sandbox is ready: %v", s, ready)
+			}
+		}
+		w.emptied()
+		if b := now.Load(); !b.done.Load() {
+			t.Errorf("%s was never reached", s)
+		}
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // fill writes until there is no room for a byte.

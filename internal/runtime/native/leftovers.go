@@ -8,10 +8,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// leftovers are half-made sandboxes and containers that could not be taken back
-// at once, as a rule for want of descriptors. Nobody else knows them, so they are
-// tried again until they are gone, by one goroutine that is there only while there
-// are any. What is left at close is found by the next start.
+// leftovers is what could not be done at once, as a rule for want of descriptors, and
+// what nobody else would do: taking back half-made sandboxes and containers, writing the
+// record of one that runs. It is tried again until it is done, by one goroutine that is
+// there only while there is any. What is left at close is found by the next start.
 type leftovers struct {
 	mu     sync.Mutex
 	list   []leftover
@@ -23,23 +23,23 @@ type leftovers struct {
 }
 
 type leftover struct {
-	kind, id string
-	remove   func(context.Context) error
+	what, id string
+	do       func(context.Context) error
 }
 
 const firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
 
 func newLeftovers() *leftovers { return &leftovers{stop: make(chan struct{})} }
 
-// take takes over what remove failed to remove, with err.
-func (l *leftovers) take(kind, id string, err error, remove func(context.Context) error) {
-	klog.Background().Error(err, "Half-made "+kind+" stays for now", kind, id)
+// take takes over what do failed to do, with err.
+func (l *leftovers) take(what, id string, err error, do func(context.Context) error) {
+	klog.Background().Error(err, "To be tried again: "+what, "id", id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	l.list = append(l.list, leftover{kind, id, remove})
+	l.list = append(l.list, leftover{what, id, do})
 	if !l.active {
 		l.active = true
 		l.done.Go(l.retry)
@@ -59,12 +59,12 @@ func (l *leftovers) retry() {
 		l.mu.Unlock()
 		var still []leftover
 		for _, x := range list {
-			if err := x.remove(context.Background()); err != nil {
-				klog.Background().V(2).Info("Half-made "+x.kind+" still stays", x.kind, x.id, "reason", err)
+			if err := x.do(context.Background()); err != nil {
+				klog.Background().V(2).Info("To be tried again: "+x.what, "id", x.id, "reason", err)
 				still = append(still, x)
 				continue
 			}
-			klog.Background().Info("Half-made "+x.kind+" is removed", x.kind, x.id)
+			klog.Background().Info("Done at last: "+x.what, "id", x.id)
 		}
 		l.mu.Lock()
 		l.list = append(still, l.list...)

@@ -133,7 +133,7 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
+	if err := saveFirst(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
 		return err
 	}
 	return r.through(StepSandboxRecord, s.rec.ID)
@@ -328,7 +328,7 @@ func (r *Runtime) discardSandbox(ctx context.Context, s *sandbox) {
 		return r.removeSandboxDirs(s.rec.ID)
 	}
 	if err := remove(ctx); err != nil {
-		r.left.take("sandbox", s.rec.ID, err, remove)
+		r.left.take("removing a half-made sandbox", s.rec.ID, err, remove)
 	}
 }
 
@@ -526,7 +526,10 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	s.rec.StoppedAt = time.Now().UnixNano()
 	rec := s.rec
 	s.mu.Unlock()
-	if err := errors.Join(save(r.sandboxDir(rec.ID), &rec), r.through(StepHaltRecord, rec.ID)); err != nil {
+	if err := save(r.sandboxDir(rec.ID), &rec); err != nil { // the next start sees that it has no monitor
+		klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", rec.ID)
+	}
+	if err := r.through(StepHaltRecord, rec.ID); err != nil {
 		return err
 	}
 	r.publish(s, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)

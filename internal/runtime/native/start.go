@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"time"
@@ -13,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 )
 
 // StartContainer starts the container's process. A program that can't be
@@ -54,10 +54,14 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	}
 	c.mu.Lock()
 	c.rec.StartedAt, c.rec.Pid, c.rec.User = time.Now().UnixNano(), pid, user
-	rec = c.rec
 	c.mu.Unlock()
-	if err := save(r.containerDir(rec.ID), &rec); err != nil {
-		klog.FromContext(ctx).Error(err, "Container runs, but its record was not written", "container", rec.ID)
+	if err := r.saveContainer(c); err != nil {
+		r.left.take("writing the record of a container that runs", rec.ID, err, func(context.Context) error {
+			if err := r.saveContainer(c); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil // removed meanwhile
+		})
 	}
 	_ = r.through(StepStartRecord, rec.ID) // too late to fail
 	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)

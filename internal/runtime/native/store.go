@@ -13,6 +13,7 @@ import (
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -57,16 +58,74 @@ type containerRecord struct {
 	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
 }
 
-const recordFile = "state.json"
+// A record has a twin of its size. The next version is written over the twin, and the
+// two change places: that takes no room, so what happens on a full disk is recorded.
+const (
+	recordFile = "state.json"
+	twinFile   = "state.twin"
+	recordRoom = 2048 // by which a record may grow: times, user, reason, message, limits
+)
 
-// save replaces a record. It is not synced: after a power cut the processes
+// saveFirst writes the record of something new with its twin. One that is cut off
+// is swept away by the next start.
+func saveFirst(dir string, v any) error {
+	b, err := encodeRecord(dir, v)
+	if err != nil {
+		return err
+	}
+	b = padded(b, (len(b)+recordRoom+4095)&^4095)
+	for _, name := range []string{twinFile, recordFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			return fmt.Errorf("writing the record: %w", err)
+		}
+	}
+	return nil
+}
+
+// save replaces a record; one at a time. It is not synced: after a power cut the processes
 // are gone as well, and a record that is lost or cut off is swept away.
 func save(dir string, v any) error {
+	b, err := encodeRecord(dir, v)
+	if err != nil {
+		return err
+	}
+	if exchange(dir, b) == nil {
+		return nil
+	}
+	// Too large for its twin, of an earlier release that made none, or on a file system that can't exchange.
+	return atomicfile.WriteUnsynced(filepath.Join(dir, recordFile), b, 0o600)
+}
+
+func exchange(dir string, b []byte) error {
+	twin := filepath.Join(dir, twinFile)
+	f, err := os.OpenFile(twin, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() < int64(len(b)) {
+		return unix.EFBIG
+	}
+	if _, err := f.Write(padded(b, int(st.Size()))); err != nil {
+		return err
+	}
+	return unix.Renameat2(unix.AT_FDCWD, twin, unix.AT_FDCWD, filepath.Join(dir, recordFile), unix.RENAME_EXCHANGE)
+}
+
+func encodeRecord(dir string, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("encoding the record of %s: %w", filepath.Base(dir), err)
+		return nil, fmt.Errorf("encoding the record of %s: %w", filepath.Base(dir), err)
 	}
-	return atomicfile.WriteUnsynced(filepath.Join(dir, recordFile), b, 0o600)
+	return b, nil
+}
+
+func padded(b []byte, size int) []byte {
+	return append(b, bytes.Repeat([]byte{' '}, size-len(b))...)
 }
 
 // load reads a record; see unreadable for its errors.

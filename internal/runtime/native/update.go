@@ -33,9 +33,8 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateC
 	}
 	c.mu.Lock()
 	c.rec.Resources = encodeProto(merged)
-	rec := c.rec
 	c.mu.Unlock()
-	if err := save(r.containerDir(rec.ID), &rec); err != nil {
+	if err := r.saveContainer(c); err != nil {
 		return nil, coded(err)
 	}
 	return &cri.UpdateContainerResourcesResponse{}, nil

@@ -19,8 +19,10 @@ package images
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -213,19 +215,31 @@ func (s *Store) load(ctx context.Context) error {
 		if err == nil {
 			err = s.hold(ctx, r.chain, "image/"+r.id)
 		}
-		if err != nil {
-			// A lost blob or layer: the name must go, or every pod that uses the
-			// image fails where a new pull would help.
+		switch {
+		case err == nil:
+			s.index(r, im.Name)
+			s.keep(im.Name, im.Labels[labelKept] != "")
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case damaged(err):
+			// The name must go, or every pod that uses the image fails where a new
+			// pull would help.
 			klog.FromContext(ctx).Error(err, "Image is damaged, forgetting it", "image", im.Name)
 			if err := s.images.Delete(ctx, im.Name); err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
 			}
-			continue
+		default: // no descriptors, a disk that does not answer: the next start may find it well
+			klog.FromContext(ctx).Error(err, "Image can't be read, doing without", "image", im.Name)
 		}
-		s.index(r, im.Name)
-		s.keep(im.Name, im.Labels[labelKept] != "")
 	}
 	return nil
+}
+
+// damaged tells a lost or broken blob or layer from an error of the machine.
+func damaged(err error) bool {
+	var syntax *json.SyntaxError
+	var shape *json.UnmarshalTypeError
+	return errdefs.IsNotFound(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.As(err, &syntax) || errors.As(err, &shape)
 }
 
 // dropLeftovers frees what operations of a killed process had leased.

@@ -471,6 +471,28 @@ func TestDamagedImageIsForgotten(t *testing.T) {
 	mounted(t, s, "c1", id, false)
 }
 
+// TestUnreadableImageIsKept: what the disk does not give this time is not forgotten.
+func TestUnreadableImageIsKept(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+	blob := filepath.Join(root, "content/blobs/sha256", strings.TrimPrefix(imageStatus(t, s, "app").Id, "sha256:"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(blob, blob+".away"), os.Mkdir(blob, 0o700)); err != nil { // EISDIR for a dead disk's EIO
+		t.Fatal(err)
+	}
+	s = openStore(t, Config{Root: root})
+	if got := imageStatus(t, s, "app"); got != nil {
+		t.Errorf("an image that can't be read is listed: %v", got)
+	}
+	if err := errors.Join(s.Close(), os.Remove(blob), os.Rename(blob+".away", blob)); err != nil {
+		t.Fatal(err)
+	}
+	mounted(t, openStore(t, Config{Root: root}), "c1", "app", false)
+}
+
 func TestSecondProcessIsRefused(t *testing.T) {
 	root := t.TempDir()
 	openStore(t, Config{Root: root})
