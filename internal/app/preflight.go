@@ -20,8 +20,8 @@ const minFree = 256 << 20
 
 // preflight says in one line why carob can't run here, before anything is made.
 func preflight(in instance.Instance) error {
-	if os.Geteuid() != 0 {
-		return errors.New("carob runs containers and needs root: try `sudo carob up`")
+	if err := instance.CheckRoot(); err != nil {
+		return err
 	}
 	if err := kernel("/proc/filesystems", "/proc/self/ns", "/sys/fs/cgroup"); err != nil {
 		return err

@@ -115,6 +115,9 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 
 // upDetached starts carob as a process of its own and shows its progress until it is ready or fails.
 func (r *root) upDetached(ctx context.Context, in instance.Instance) error {
+	if err := instance.CheckRoot(); err != nil {
+		return err
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)

@@ -35,6 +35,14 @@ func (e *HeldError) Error() string {
 		e.DataDir, e.Owner.PID, e.Owner.URL, e.DataDir)
 }
 
+// CheckRoot refuses who is not root: containers can't be made then.
+func CheckRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("carob runs containers and needs root: try `sudo carob up`")
+	}
+	return nil
+}
+
 // Acquire takes the data directory for this process; the error is a *HeldError when another has it.
 func Acquire(path string, o Owner) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
