@@ -14,7 +14,7 @@ type cluster struct {
 }
 
 func startCluster(ctx context.Context, o options) (*cluster, error) {
-	images, err := buildImages(ctx, o.cache)
+	images, err := buildImages(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,8 @@ func startCluster(ctx context.Context, o options) (*cluster, error) {
 	}
 	c := &cluster{carob: o.carob, dir: dir, kubeconfig: filepath.Join(dir, "admin.kubeconfig")}
 	fmt.Println("starting a cluster in", dir)
-	if _, err := output(ctx, "", c.carob, "up", "--detach", "--data-dir", dir); err != nil {
+	// No registry has what a full disk would make it remove.
+	if _, err := output(ctx, "", c.carob, "up", "--detach", "--data-dir", dir, "--image-gc-high-threshold=100"); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
@@ -46,9 +47,12 @@ func (c *cluster) stop() error {
 	return os.RemoveAll(c.dir)
 }
 
-// buildImages makes the archives and answers their paths.
-func buildImages(ctx context.Context, cache string) ([]string, error) {
-	dir := filepath.Join(cache, "images")
+// buildImages makes the archives, unless they are given, and answers their paths.
+func buildImages(ctx context.Context, o options) ([]string, error) {
+	if o.images != "" {
+		return filepath.Glob(filepath.Join(o.images, "*.tar"))
+	}
+	dir := filepath.Join(o.cache, "images")
 	fmt.Println("building images")
 	var files []string
 	for _, names := range [][]string{{"pause", "busybox"}, {"upstream"}} {

@@ -2,7 +2,11 @@
 // without any registry: it builds the suite from Go modules and its images from
 // Debian packages, starts a cluster of its own, and prints what passed.
 //
-//	go run . [-focus REGEXP] [-list FILE] [-kubeconfig FILE] …
+//	go run . [-focus REGEXP] [-list FILE] [-stand-in workloads] [-kubeconfig FILE] …
+//
+// Tests that wait for parts carob does not have are listed in waiting.txt; they
+// are counted apart and not run. Upstream's own controllers can stand in for the
+// parts that are controllers: what those tests ask of the API is proven with them.
 //
 // It lives in a module of its own because the suite is part of Kubernetes, which
 // carob must never import.
@@ -13,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,13 +26,14 @@ import (
 )
 
 type options struct {
-	focus, skip string
-	list, known string
-	kubeconfig  string
-	carob       string
-	cache, out  string
-	procs       int
-	show, all   bool
+	focus, skip   string
+	list, waiting string
+	standIn       string
+	kubeconfig    string
+	carob, images string
+	cache, out    string
+	procs         int
+	show, all     bool
 }
 
 func main() {
@@ -48,10 +54,12 @@ func run(ctx context.Context) (failed bool, err error) {
 	flag.StringVar(&o.focus, "focus", "", "run the conformance tests whose name matches this regular expression (default: all)")
 	flag.StringVar(&o.skip, "skip", "", "leave out those whose name matches")
 	flag.StringVar(&o.list, "list", "", "run exactly the tests named in this file, one a line")
-	flag.StringVar(&o.known, "known", "known.txt", "tests that can't pass yet, with the reason; they are told, not run")
+	flag.StringVar(&o.waiting, "waiting", "waiting.txt", "tests that wait for a part that is not there, with the part and the reason; they are told, not run")
+	flag.StringVar(&o.standIn, "stand-in", "", "parts that upstream's kube-controller-manager stands in for, separated by commas: workloads, endpoints; tests that wait for them are run")
 	flag.BoolVar(&o.all, "all", false, "run those, too: they take their time until they give up")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, which must have the images, instead of one of our own")
 	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")
+	flag.StringVar(&o.images, "images", "", "import the archives in this folder instead of building the suite's images")
 	flag.StringVar(&o.cache, "cache", "../../.cache/conformance", "where the built suite and its images are kept")
 	flag.StringVar(&o.out, "out", "", "where logs and results go (default: the cache's folder run)")
 	flag.IntVar(&o.procs, "procs", 4, "tests that run side by side; serial ones run alone afterwards")
@@ -71,10 +79,15 @@ func run(ctx context.Context) (failed bool, err error) {
 	if o.out, err = filepath.Abs(o.out); err != nil {
 		return false, err
 	}
-	known, err := readKnown(o.known)
+	waiting, err := readWaiting(o.waiting)
 	if err != nil {
 		return false, err
 	}
+	parts, controllers, err := standIns(o.standIn)
+	if err != nil {
+		return false, err
+	}
+	maps.DeleteFunc(waiting, func(_ string, w wait) bool { return w.onlyFor(parts) })
 	s, err := buildSuite(ctx, o.cache)
 	if err != nil {
 		return false, err
@@ -101,20 +114,27 @@ func run(ctx context.Context) (failed bool, err error) {
 	}
 	kubeconfig := o.kubeconfig
 	if kubeconfig == "" {
-		c, err := startCluster(ctx, o)
-		if err != nil {
-			return false, err
+		c, failure := startCluster(ctx, o)
+		if failure != nil {
+			return false, failure
 		}
 		defer func() { err = errors.Join(err, c.stop()) }()
 		kubeconfig = c.kubeconfig
 	}
+	if len(controllers) > 0 {
+		stop, failure := startControllers(ctx, kubeconfig, controllers, o)
+		if failure != nil {
+			return false, failure
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
 	run := slices.Clone(want)
 	if !o.all {
-		run = slices.DeleteFunc(run, func(n string) bool { return known[n] != "" })
+		run = slices.DeleteFunc(run, func(n string) bool { return waiting[n].reason != "" })
 	}
 	results, err := s.run(ctx, kubeconfig, run, o)
 	if err != nil {
 		return false, err
 	}
-	return report(os.Stdout, want, results, known), nil
+	return report(os.Stdout, want, results, waiting), nil
 }

@@ -15,37 +15,45 @@ import (
 	"time"
 )
 
-// readKnown reads lines of a test's name, a tab and the reason why it can't pass.
-func readKnown(file string) (map[string]string, error) {
-	known := map[string]string{}
+// readWaiting reads lines of a test's name, the parts it waits for (separated by
+// commas) and where it does, with tabs between them.
+func readWaiting(file string) (map[string]wait, error) {
+	waiting := map[string]wait{}
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return known, nil
+		return waiting, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
 		l := strings.TrimSpace(sc.Text())
 		if l == "" || strings.HasPrefix(l, "#") {
 			continue
 		}
-		name, reason, ok := strings.Cut(l, "\t")
-		if !ok {
-			return nil, fmt.Errorf("%s: %q has no reason after a tab", file, l)
+		f := strings.Split(l, "\t")
+		if len(f) != 3 || f[2] == "" {
+			return nil, fmt.Errorf("%s: %q is not a name, parts and a reason with tabs between them", file, l)
 		}
-		known[name] = reason
+		w := wait{parts: strings.Split(f[1], ","), reason: f[1] + ": " + f[2]}
+		for _, p := range w.parts {
+			if _, ok := parts[p]; !ok {
+				return nil, fmt.Errorf("%s: there is no part %q", file, p)
+			}
+		}
+		waiting[f[0]] = w
 	}
-	return known, nil
+	return waiting, sc.Err()
 }
 
 var sig = regexp.MustCompile(`^\[(sig-[\w-]+)\]`)
 
 // report prints a line per test and a table, and reports whether a test failed
 // that should pass.
-func report(w io.Writer, want []string, results map[string]spec, known map[string]string) (failed bool) {
-	type count struct{ pass, fail, known, other int }
+func report(w io.Writer, want []string, results map[string]spec, waiting map[string]wait) (failed bool) {
+	type count struct{ pass, waits, fail, skip int }
 	table := map[string]*count{"total": {}}
 	for _, n := range want {
 		group := "other"
@@ -56,17 +64,20 @@ func report(w io.Writer, want []string, results map[string]spec, known map[strin
 			table[group] = &count{}
 		}
 		r, ran := results[n]
-		verdict, note := "FAIL", strings.Join(strings.Fields(r.Failure.Message), " ")
+		verdict, note := "FAIL", r.Failure.Location.String()+strings.Join(strings.Fields(r.Failure.Message), " ")
 		add := func(c *count) { c.fail++ }
-		switch reason, isKnown := known[n]; {
-		case isKnown && (!ran || r.State != "passed"):
-			verdict, note, add = "KNOWN", reason, func(c *count) { c.known++ }
+		switch w, waits := waiting[n]; {
+		case waits && (!ran || r.State != "passed"):
+			verdict, note, add = "WAITS", w.reason, func(c *count) { c.waits++ }
+			if ran {
+				note += "; " + r.Failure.Location.String()
+			}
 		case !ran || r.State == "skipped" || r.State == "pending":
-			verdict, add, failed = "SKIP", func(c *count) { c.other++ }, true
-		case r.State == "passed" && isKnown:
-			verdict, note, add = "PASS", "expected to fail: "+reason+"; take it off the list", func(c *count) { c.pass++ }
+			verdict, add, failed = "SKIP", func(c *count) { c.skip++ }, true
+		case r.State == "passed" && waits:
+			verdict, note, add = "PASS", "was thought to wait for "+w.reason+"; take it off the list", func(c *count) { c.pass++ }
 		case r.State == "passed":
-			verdict, add = "PASS", func(c *count) { c.pass++ }
+			verdict, note, add = "PASS", "", func(c *count) { c.pass++ }
 		default:
 			failed = true
 		}
@@ -78,7 +89,7 @@ func report(w io.Writer, want []string, results map[string]spec, known map[strin
 		}
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "\n\tpassed\tfailed\tknown\tskipped\t")
+	fmt.Fprintln(tw, "\n\tpassed\twaits\tFAILED\tskipped\ttotal\t")
 	for _, g := range slices.SortedFunc(maps.Keys(table), func(a, b string) int {
 		if (a == "total") != (b == "total") {
 			if a == "total" {
@@ -89,7 +100,7 @@ func report(w io.Writer, want []string, results map[string]spec, known map[strin
 		return strings.Compare(a, b)
 	}) {
 		c := table[g]
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t\n", g, c.pass, c.fail, c.known, c.other)
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t\n", g, c.pass, c.waits, c.fail, c.skip, c.pass+c.waits+c.fail+c.skip)
 	}
 	_ = tw.Flush()
 	return failed

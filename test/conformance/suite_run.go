@@ -16,7 +16,10 @@ import (
 )
 
 // What Kubernetes the suite says it is; versions of its parts are in go.mod.
-const kubernetes = "v1.37.1"
+const (
+	kubernetes = "v1.37.1"
+	stamps     = "-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetes + " -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
+)
 
 // suite is the built test program with its runner.
 type suite struct {
@@ -45,10 +48,9 @@ func buildSuite(ctx context.Context, cache string) (*suite, error) {
 		return s, nil
 	}
 	fmt.Println("building the suite (ten minutes the first time)")
-	version := "-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetes + " -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
 	for _, args := range [][]string{
-		{"test", "-c", "-ldflags", version, "-o", s.test, "k8s.io/kubernetes/test/e2e"},
-		{"build", "-ldflags", version, "-o", s.kubectl, "k8s.io/kubernetes/cmd/kubectl"},
+		{"test", "-c", "-ldflags", stamps, "-o", s.test, "k8s.io/kubernetes/test/e2e"},
+		{"build", "-ldflags", stamps, "-o", s.kubectl, "k8s.io/kubernetes/cmd/kubectl"},
 		{"build", "-ldflags", "-s -w", "-o", s.ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
 	} {
 		if _, err := output(ctx, "", "go", args...); err != nil {
@@ -126,7 +128,27 @@ type spec struct {
 	LeafNodeText            string
 	State                   string
 	RunTime                 int64 // ns
-	Failure                 struct{ Message string }
+	Failure                 struct {
+		Message  string
+		Location location
+	}
+}
+
+// location is a line of the suite.
+type location struct {
+	FileName   string
+	LineNumber int
+}
+
+func (l location) String() string {
+	if l.FileName == "" {
+		return ""
+	}
+	_, file, found := strings.Cut(l.FileName, "/test/e2e/")
+	if !found {
+		file = l.FileName
+	}
+	return fmt.Sprintf("%s:%d: ", file, l.LineNumber)
 }
 
 func (s spec) name() string {

@@ -213,10 +213,9 @@ func logParams(o *corev1.PodLogOptions) url.Values {
 // streamMethods are those a client may begin a stream with: POST for SPDY, GET for websockets.
 var streamMethods = []string{http.MethodGet, http.MethodPost}
 
-// connecter is what exec, attach and port-forward have in common.
+// connecter is what exec, attach and port-forward have in common. What New makes
+// is the kind that discovery names and that webhooks are shown: the options.
 type connecter struct{ finder }
-
-func (*connecter) New() runtime.Object { return &corev1.Pod{} }
 
 func (*connecter) Destroy() {}
 
@@ -257,6 +256,8 @@ type execREST struct{ connecter }
 
 var _ rest.Connecter = (*execREST)(nil)
 
+func (*execREST) New() runtime.Object { return &corev1.PodExecOptions{} }
+
 // NewConnectOptions are the query parameters.
 func (*execREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodExecOptions{}, false, ""
@@ -290,6 +291,8 @@ type attachREST struct{ connecter }
 
 var _ rest.Connecter = (*attachREST)(nil)
 
+func (*attachREST) New() runtime.Object { return &corev1.PodAttachOptions{} }
+
 // NewConnectOptions are the query parameters.
 func (*attachREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodAttachOptions{}, false, ""
@@ -315,6 +318,8 @@ func (r *attachREST) Connect(ctx context.Context, name string, options runtime.O
 type portForwardREST struct{ connecter }
 
 var _ rest.Connecter = (*portForwardREST)(nil)
+
+func (*portForwardREST) New() runtime.Object { return &corev1.PodPortForwardOptions{} }
 
 // NewConnectOptions are the query parameters.
 func (*portForwardREST) NewConnectOptions() (runtime.Object, bool, string) {
