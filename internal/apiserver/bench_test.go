@@ -60,6 +60,20 @@ func BenchmarkInProcess(b *testing.B) {
 			}
 		}
 	})
+	b.Run("patch label", func(b *testing.B) {
+		b.ReportAllocs()
+		made := make([]*corev1.Pod, 64) // in turns: the watch cache has seen the last patch of each
+		for i := range made {
+			made[i] = create()
+		}
+		i := 0
+		for b.Loop() {
+			i++
+			if _, err := pods.Patch(ctx, made[i%len(made)].Name, types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"labels":{"x":"y%d"}}}`, i)), metav1.PatchOptions{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("get", func(b *testing.B) {
 		b.ReportAllocs()
 		p := create()

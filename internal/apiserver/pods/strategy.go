@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"carob/internal/apiserver/same"
 	"carob/internal/apiserver/validation"
 	"carob/internal/core/resources"
 )
@@ -60,7 +61,7 @@ func (strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 
 // bumpGeneration adds one to the generation when the spec has changed (L1.60).
 func bumpGeneration(p, old *corev1.Pod) {
-	if !apiequality.Semantic.DeepEqual(&p.Spec, &old.Spec) {
+	if !same.Meaning(&p.Spec, &old.Spec) {
 		p.Generation = old.Generation + 1
 	}
 }

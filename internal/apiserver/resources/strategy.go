@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/apiserver/declared"
+	"carob/internal/apiserver/same"
 	"carob/internal/apiserver/validation"
 )
 
@@ -124,7 +125,10 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	}
 	m, om := objectMeta(obj), objectMeta(old)
 	m.SetGeneration(om.GetGeneration())
-	if s.spec >= 0 && !equality.Semantic.DeepEqual(o.Field(s.spec).Addr().Interface(), p.Field(s.spec).Addr().Interface()) {
+	if s.spec < 0 {
+		return
+	}
+	if now, was := o.Field(s.spec), p.Field(s.spec); !same.Reflected(now, was) && !equality.Semantic.DeepEqual(now.Addr().Interface(), was.Addr().Interface()) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
 }

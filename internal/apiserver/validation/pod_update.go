@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"carob/internal/apiserver/same"
 	"carob/internal/core/resources"
 )
 
@@ -27,7 +28,7 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs = append(errs, Finalizers(p.Finalizers)...)
 	errs = append(errs, validatePod(p)...)
 	errs = append(errs, mirrorAnnotationUpdate(p, old)...)
-	if apiequality.Semantic.DeepEqual(&p.Spec, &old.Spec) {
+	if same.Meaning(&p.Spec, &old.Spec) {
 		return errs
 	}
 
