@@ -27,11 +27,21 @@ func (h *hierarchy) has(controller string) bool {
 }
 
 // cgroups is how this host does cgroups: version 2, or every mounted hierarchy
-// of version 1 (on hybrid hosts the unified tree holds no controllers and is
-// left alone).
+// of version 1. On hybrid hosts the unified tree holds no controllers and is left
+// alone but by those that systemd must not take for its unit's.
 type cgroups struct {
-	v2   bool
-	tree []hierarchy
+	v2     bool
+	tree   []hierarchy
+	hybrid string // where the unified tree of a hybrid host is mounted
+}
+
+// whole are the cgroups with the unified tree of a hybrid host as one more
+// hierarchy: systemd looks there for the processes of a unit.
+func (c *cgroups) whole() *cgroups {
+	if c.hybrid == "" {
+		return c
+	}
+	return &cgroups{tree: append(slices.Clone(c.tree), hierarchy{name: "unified", mount: c.hybrid})}
 }
 
 // findCgroups reads a mountinfo file.
@@ -70,7 +80,7 @@ func findCgroups(mountinfo []byte) (*cgroups, error) {
 	}
 	for _, h := range v1 {
 		if h.has("memory") || h.has("cpu") || h.has("pids") {
-			return &cgroups{tree: v1}, nil
+			return &cgroups{tree: v1, hybrid: unified}, nil
 		}
 	}
 	if unified == "" {

@@ -242,7 +242,7 @@ func (w *world) close() {
 	if err := w.r.Close(); err != nil {
 		w.tb.Error(err)
 	}
-	if err := w.r.groups.remove(w.cfg.CgroupRoot); err != nil {
+	if err := w.r.groups.whole().remove(w.cfg.CgroupRoot); err != nil {
 		w.tb.Error(err)
 	}
 }

@@ -84,8 +84,9 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
 		left: newLeftovers(),
 	}
+	outside := groups.whole() // whatever stops carob's unit must leave the monitors alone
 	if cfg.SystemdCgroups {
-		r.scopes = &scopes{}
+		r.scopes, r.groups = &scopes{}, outside
 		if _, err := r.scopes.bus(ctx); err != nil {
 			return nil, errors.Join(err, programs.close())
 		}
@@ -96,11 +97,11 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
 		}
 	}
-	if err := groups.make(r.monitors); err != nil {
+	if err := outside.make(r.monitors); err != nil {
 		return nil, errors.Join(err, programs.close())
 	}
 	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
-		return programs.startMonitor(groups.procs(r.monitors))
+		return programs.startMonitor(outside.procs(r.monitors))
 	})
 	if err := r.adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())

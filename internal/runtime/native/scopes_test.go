@@ -1,139 +1,42 @@
 package native
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	systemd "github.com/coreos/go-systemd/v22/dbus"
-	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	testbus "carob/test/dbus"
 )
 
-const (
-	systemdPath    = "/org/freedesktop/systemd1"
-	systemdManager = "org.freedesktop.systemd1.Manager"
-)
-
-// unitManager is a systemd as far as scopes go: it keeps books, makes the cgroups of
-// a scope in every hierarchy and tells when a job is over.
+// unitManager is a systemd of our own, beside what it made.
 type unitManager struct {
-	conn   *dbus.Conn
+	*testbus.Units
 	groups *cgroups
-
-	mu      sync.Mutex
-	jobs    uint32
-	failing bool // jobs fail
-	said    []string
-	units   map[string]map[string]dbus.Variant
-}
-
-type auxUnit struct {
-	Name       string
-	Properties []systemd.Property
-}
-
-// job ends at once; its caller reads the answer before the signal.
-func (u *unitManager) job(unit, result string) dbus.ObjectPath {
-	u.jobs++
-	id, job := u.jobs, dbus.ObjectPath(fmt.Sprint(systemdPath, "/job/", u.jobs))
-	go func() { _ = u.conn.Emit(systemdPath, systemdManager+".JobRemoved", id, job, unit, result) }()
-	return job
-}
-
-func (u *unitManager) StartTransientUnit(name, mode string, properties []systemd.Property, _ []auxUnit) (dbus.ObjectPath, *dbus.Error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.failing {
-		return u.job(name, "failed"), nil
-	}
-	if u.units[name] != nil {
-		return "", dbus.NewError("org.freedesktop.systemd1.UnitExists", []any{"Unit " + name + " already exists."})
-	}
-	unit := map[string]dbus.Variant{}
-	for _, p := range properties {
-		unit[p.Name] = p.Value
-	}
-	slice, _ := unit["Slice"].Value().(string)
-	parent, err := expandSlice(slice)
-	pids, _ := unit["PIDs"].Value().([]uint32)
-	if err != nil || len(pids) != 1 || !strings.HasSuffix(name, ".scope") {
-		return "", dbus.MakeFailedError(fmt.Errorf("scope %q with pids %v: %w", name, pids, err))
-	}
-	group := parent + "/" + name
-	if err := u.groups.make(group); err != nil {
-		return "", dbus.MakeFailedError(err)
-	}
-	for _, file := range u.groups.procs(group) {
-		if err := put(file, fmt.Sprint(pids[0])); err != nil {
-			return "", dbus.MakeFailedError(err)
-		}
-	}
-	u.units[name] = unit
-	u.said = append(u.said, "start "+mode)
-	return u.job(name, "done"), nil
-}
-
-func (u *unitManager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.units[name] == nil {
-		return "", dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not loaded."})
-	}
-	delete(u.units, name)
-	u.said = append(u.said, "stop")
-	return u.job(name, "done"), nil
-}
-
-func (u *unitManager) SetUnitProperties(name string, runtime bool, properties []systemd.Property) *dbus.Error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, p := range properties {
-		u.units[name][p.Name] = p.Value
-	}
-	u.said = append(u.said, fmt.Sprint("set ", runtime))
-	return nil
-}
-
-func (u *unitManager) ResetFailedUnit(name string) *dbus.Error {
-	return dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not loaded."})
-}
-
-func (u *unitManager) property(unit, name string) any {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.units[unit][name].Value()
 }
 
 // startBus starts a bus of our own with a systemd on it.
 func startBus(t *testing.T) (u *unitManager, stop func()) {
 	t.Helper()
-	address, stop := testbus.Start(t, t.TempDir())
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	u = &unitManager{units: map[string]map[string]dbus.Variant{}}
+	u = &unitManager{}
 	if u.groups, err = findCgroups(mountinfo); err != nil {
 		t.Fatal(err)
 	}
-	if u.conn, err = dbus.Connect(address); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { u.conn.Close() })
-	if err := u.conn.Export(u, systemdPath, systemdManager); err != nil {
-		t.Fatal(err)
-	}
-	if reply, err := u.conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
-		t.Fatalf("take the name of systemd: %v %v", reply, err)
-	}
+	u.groups = u.groups.whole()
+	u.Units, stop = testbus.StartUnits(t, t.TempDir())
 	return u, stop
 }
 
@@ -179,11 +82,11 @@ func TestScopes(t *testing.T) {
 	}
 	for name, want := range map[string]any{"Slice": top + "-pod.slice", "Delegate": true, "DefaultDependencies": false, "CollectMode": "inactive-or-failed",
 		"TasksMax": uint64(math.MaxUint64), memory: uint64(64 << 20), "CPUQuotaPerSecUSec": uint64(260000), "CPUQuotaPeriodUSec": uint64(100000)} {
-		if got := u.property(scope, name); got != want {
+		if got := u.Property(scope, name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	if u.property(scope, cpu) == nil {
+	if u.Property(scope, cpu) == nil {
 		t.Errorf("systemd does not know of %s", cpu)
 	}
 	if !u.groups.v2 {
@@ -194,7 +97,7 @@ func TestScopes(t *testing.T) {
 	if _, err := w.r.UpdateContainerResources(bg, &cri.UpdateContainerResourcesRequest{ContainerId: ctr, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}}); err != nil {
 		t.Error(err)
 	}
-	if got := u.property(scope, memory); got != uint64(96<<20) {
+	if got := u.Property(scope, memory); got != uint64(96<<20) {
 		t.Errorf("after an update systemd has %v", got)
 	}
 	if out, err := w.exec(ctr, "true"); err != nil || out.ExitCode != 0 {
@@ -204,8 +107,8 @@ func TestScopes(t *testing.T) {
 	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: ctr}); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.said, want) || len(u.units) != 0 {
-		t.Errorf("systemd heard %q, want %q; %d units are left", u.said, want, len(u.units))
+	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Said(), want) || len(u.Names()) != 0 {
+		t.Errorf("systemd heard %q, want %q; %q are left", u.Said(), want, u.Names())
 	}
 	for _, file := range u.groups.procs(group) {
 		if exists(filepath.Dir(file)) {
@@ -215,26 +118,20 @@ func TestScopes(t *testing.T) {
 
 	// A scope that is left over from a start that was given up is made anew.
 	given := w.create(sb, sbc, "again", shell("exit 3"))
-	u.mu.Lock()
-	u.units["cri-carob-"+given+".scope"] = map[string]dbus.Variant{}
-	u.mu.Unlock()
+	u.Add("cri-carob-" + given + ".scope")
 	w.start(given)
 	if st := w.wait(given); st.ExitCode != 3 {
 		t.Errorf("code %d, %s", st.ExitCode, st.Message)
 	}
 
 	// What systemd refuses is a start that fails, with the reason.
-	u.mu.Lock()
-	u.failing = true
-	u.mu.Unlock()
+	u.Fail(true)
 	refused := w.create(sb, sbc, "refused", shell("exit 0"))
 	const why = `the job of cri-carob-`
 	if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: refused}); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), `"failed"`) {
 		t.Errorf("a job that fails: %v", err)
 	}
-	u.mu.Lock()
-	u.failing = false
-	u.mu.Unlock()
+	u.Fail(false)
 	stopBus()
 	if _, err := New(bg, w.cfg); err == nil || !strings.Contains(err.Error(), "asking systemd for cgroups") {
 		t.Errorf("without a bus: %v", err)
@@ -246,6 +143,139 @@ func TestScopes(t *testing.T) {
 			t.Errorf("with a new bus: %v", err)
 		}
 	}
+}
+
+// TestStopSlice: the slice goes with the slices, scopes and processes in it; one that is gone is no error.
+func TestStopSlice(t *testing.T) {
+	u, _ := startBus(t)
+	id := fmt.Sprint(os.Getpid())
+	w := unopened(t, t.TempDir(), "/carob-slice-"+id)
+	w.cfg.SystemdCgroups = true
+	w.open()
+	t.Cleanup(w.close)
+	top := "carobslice" + id
+	for _, name := range []string{top + ".slice", top + "-pod.slice"} {
+		if _, err := w.r.scopes.conn.StartTransientUnitContext(bg, name, "replace", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb, sbc := w.sandbox("slice", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = top + "-pod.slice" })
+	ctr := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	if n := u.Names(); len(n) != 3 {
+		t.Fatalf("units: %q", n)
+	}
+	for range 2 {
+		if err := StopSlice(bg, top+".slice"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := w.wait(ctr); st.ExitCode != 137 {
+		t.Errorf("code %d", st.ExitCode)
+	}
+	if n := u.Names(); len(n) != 0 {
+		t.Errorf("units are left: %q", n)
+	}
+	group, _ := expandSlice(top + ".slice")
+	if err := u.groups.remove(group); err != nil { // systemd leaves those of processes that are still ending
+		t.Error(err)
+	}
+}
+
+// unitDir tells a child of TestUnitIsKilled where its world is.
+const unitDir = "CAROB_TEST_UNIT"
+
+// TestUnitIsKilled: carob is a unit of systemd, which kills all it finds in the unit's
+// cgroup, in whatever hierarchy (KillMode=control-group, the default). Pods are elsewhere.
+func TestUnitIsKilled(t *testing.T) {
+	if dir := os.Getenv(unitDir); dir != "" {
+		unit(t, dir)
+	}
+	for _, driver := range []string{"cgroupfs", "systemd"} {
+		t.Run(driver, func(t *testing.T) {
+			id := fmt.Sprint(os.Getpid())
+			w := unopened(t, t.TempDir(), "/carob-unit-test-"+id)
+			mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups, err := findCgroups(mountinfo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			groups = groups.whole()
+			slice := ""
+			if w.cfg.SystemdCgroups = driver == "systemd"; w.cfg.SystemdCgroups {
+				startBus(t)
+				slice = "carobunit" + id + ".slice"
+				defer func() {
+					if err := groups.remove("/" + slice); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			service := "/carob-unit-test-" + id + ".service"
+			if err := groups.make(service); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(os.Args[0], "-test.run=^TestUnitIsKilled$")
+			cmd.Env = append(os.Environ(), unitDir+"="+w.dir, unitDir+"_ROOT="+w.cfg.CgroupRoot, unitDir+"_SLICE="+slice, unitDir+"_PROCS="+strings.Join(groups.procs(service), ":"))
+			var said strings.Builder
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for lines := bufio.NewScanner(io.TeeReader(out, &said)); lines.Scan() && lines.Text() != "up"; {
+			}
+			for i := range groups.tree {
+				for _, pid := range pidsBelow(groups.tree[i].mount + service) {
+					_ = unix.Kill(pid, unix.SIGKILL) // may have ended
+				}
+			}
+			if err := cmd.Wait(); err == nil || !strings.HasSuffix(said.String(), "up\n") {
+				t.Fatalf("carob was not killed when it was up: %v\n%s", err, said.String())
+			}
+			w.open()
+			defer func() {
+				w.close()
+				if err := groups.remove(service); err != nil {
+					t.Error(err)
+				}
+			}()
+			list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+			if err != nil || len(list.Containers) != 2 {
+				t.Fatalf("%d containers, %v", len(list.GetContainers()), err)
+			}
+			for _, c := range list.Containers {
+				w.inside(c.Id)
+			}
+		})
+	}
+}
+
+// unit is carob in a service's cgroup with two pods, until it is killed.
+func unit(t *testing.T, dir string) {
+	for file := range strings.SplitSeq(os.Getenv(unitDir+"_PROCS"), ":") {
+		if err := put(file, "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := unopened(t, dir, os.Getenv(unitDir+"_ROOT"))
+	slice := os.Getenv(unitDir + "_SLICE")
+	w.cfg.SystemdCgroups, w.cfg.SandboxPool = slice != "", 2
+	w.open()
+	for name, pid := range map[string]cri.NamespaceMode{"own": cri.NamespaceMode_CONTAINER, "shared": cri.NamespaceMode_POD} {
+		sb, sbc := w.sandbox(name, func(c *cri.PodSandboxConfig) {
+			if c.Linux.SecurityContext.NamespaceOptions.Pid = pid; slice != "" {
+				c.Linux.CgroupParent = slice
+			}
+		})
+		w.run(sb, sbc, name, shell("exec sleep 1000"))
+	}
+	fmt.Println("up")
+	select {}
 }
 
 func TestScopeLimits(t *testing.T) {
