@@ -222,14 +222,16 @@ func (m *manager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	u := m.u
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.units[name] == nil {
-		return "", noSuchUnit(name)
-	}
 	top := u.group(name)
+	known := false // slices are there, too, when something is in them
 	for other := range maps.Clone(u.units) {
 		if g := u.group(other); g == top || strings.HasPrefix(g, top+"/") {
+			known = true
 			delete(u.units, other)
 		}
+	}
+	if !known {
+		return "", noSuchUnit(name)
 	}
 	for _, tree := range u.trees {
 		if strings.HasSuffix(name, ".slice") {
