@@ -55,10 +55,11 @@ type Server struct {
 	issuer     *tokens.Service
 	// bearers tells whose a token is.
 	bearers authenticator.Token
-	// endKeys ends the connections to servers that hold keys, of encryption and of token issuers.
-	endKeys  context.CancelFunc
-	ext      extensions
-	versions []schema.GroupVersion // all that is built in, sorted
+	// endKeys ends the connections to token issuers.
+	endKeys    context.CancelFunc
+	encryption *storage.Encryption
+	ext        extensions
+	versions   []schema.GroupVersion // all that is built in, sorted
 
 	ready chan struct{}
 	// stopped is closed with the server.
@@ -90,8 +91,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	var keys context.Context
 	keys, s.endKeys = context.WithCancel(context.WithoutCancel(ctx))
-	transformers, err := storage.LoadEncryption(keys, cfg.EncryptionConfig)
-	if err != nil {
+	if s.encryption, err = storage.LoadEncryption(ctx, cfg.EncryptionConfig); err != nil {
 		return nil, err
 	}
 	if s.structured, err = auth.NewStructured(keys, auth.StructuredConfig{File: cfg.AuthenticationConfig, Own: tokens.DefaultIssuer}); err != nil {
@@ -111,7 +111,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.options = storage.NewOptions(s.engine, s.set, caching, transformers, inprocess.Is)
+	s.options = storage.NewOptions(s.engine, s.set, caching, s.encryption.Transformers(), inprocess.Is)
 	if err = s.seed(ctx); err != nil {
 		return nil, fmt.Errorf("make the system objects: %w", err)
 	}
@@ -194,16 +194,25 @@ func (s *Server) Run(ctx context.Context) error {
 	parts.run(s.nodes.Run)
 	parts.run(s.auditor.Run)
 	parts.run(s.structured.Run)
+	parts.run(s.encryption.Run)
 	parts.run(s.ext.plugins.Run)
 	parts.run(s.ext.crds.Run)
 	parts.run(s.ext.foreign.Run)
 	served := make(chan error, 1)
 	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
-	if err := s.options.Wait(ctx); err != nil {
+	limit := readTime
+	if s.encryption.Check(ctx) != nil {
+		limit = lockedTime
+	}
+	unread, err := s.options.Wait(ctx, limit)
+	if err != nil {
 		if ctx.Err() != nil {
 			return s.engine.Err() // stopped early, or died
 		}
 		return err
+	}
+	for _, gr := range unread {
+		klog.FromContext(ctx).Error(s.encryption.Check(ctx), "Stored objects can't be read; the others are served, and these as soon as they can be", "kind", gr)
 	}
 	if err := s.wakeExtensions(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -249,16 +258,18 @@ func (s *Server) close() {
 	if s.engine != nil {
 		s.engine.Close()
 	}
+	s.encryption.Close()
 }
 
 // healthChecks are what /healthz, /livez and /readyz ask. They wait for nothing
-// but an external etcd, and that is not asked whether this process lives: one
-// that is started anew would not find it either.
+// but an external etcd and key servers, and those are not asked whether this
+// process lives: one that is started anew would not find them either.
 func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	etcd := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.engine.Check(r.Context()) })
-	health = []healthz.HealthChecker{healthz.PingHealthz, etcd}
+	keys := s.encryption.HealthChecks()
+	health = append([]healthz.HealthChecker{healthz.PingHealthz, etcd}, keys...)
 	live = []healthz.HealthChecker{healthz.PingHealthz, healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() })}
-	return health, live, []healthz.HealthChecker{
+	ready = []healthz.HealthChecker{
 		healthz.PingHealthz, etcd,
 		healthz.NamedCheck("started", func(*http.Request) error {
 			select {
@@ -277,7 +288,16 @@ func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 			return nil
 		}),
 	}
+	return health, live, append(ready, keys...)
 }
+
+// readTime is how long the start waits for the caches. A kind that can't be read,
+// because its encryption key is not to be had or an object is damaged, must not
+// keep the rest from starting: the key server may be one of the pods.
+const (
+	readTime   = 10 * time.Second
+	lockedTime = time.Second // when a key server says that it doesn't work
+)
 
 // requestTimeout bounds a request that is not a watch or a stream.
 const requestTimeout = 60 * time.Second

@@ -3,21 +3,16 @@ package auth
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	authnmetrics "k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/filewatch"
 )
 
 const (
-	// settleTime lets who writes the file finish it.
-	settleTime = 100 * time.Millisecond
-	// lookTime finds changes that the kernel does not tell of, such as those of
-	// a link's target in another directory.
-	lookTime = time.Minute
 	// askTime is between two looks at issuers that have not answered yet.
 	askTime = 200 * time.Millisecond
 	// grace lets requests that came before a change fetch keys.
@@ -37,45 +32,14 @@ func (s *Structured) Run(ctx context.Context) {
 	if s == nil {
 		return
 	}
-	log := klog.FromContext(ctx)
 	s.seen = s.current.Load().data
-	// The directory: editors and mounted ConfigMaps replace the file.
-	w, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer w.Close()
-		err = w.Add(filepath.Dir(s.cfg.File))
-	} else {
-		w = &fsnotify.Watcher{} // never has an event
-	}
-	if err != nil {
-		log.Error(err, "The authentication configuration can't be watched, it is looked at each minute", "file", s.cfg.File)
-	}
-	settle, ask, look := time.NewTimer(0), time.NewTimer(askTime), time.NewTicker(lookTime)
-	ask.Stop()
-	defer settle.Stop()
-	defer ask.Stop()
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Events:
-			settle.Reset(settleTime)
-			continue
-		case err := <-w.Errors:
-			log.V(2).Info("Events of the authentication configuration may be lost", "err", err)
-			settle.Reset(settleTime)
-			continue
-		case <-settle.C:
-			s.look(ctx)
-		case <-look.C:
-			s.look(ctx)
-		case <-ask.C:
-		}
+	filewatch.Follow(ctx, s.cfg.File, func(ctx context.Context) time.Duration {
+		s.look(ctx)
 		if s.takeOver(ctx) {
-			ask.Reset(askTime)
+			return askTime
 		}
-	}
+		return 0
+	})
 }
 
 // look reads the file and makes the next generation when it has changed.

@@ -2,13 +2,19 @@ package storage
 
 import (
 	"context"
+	"net/http"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	encryptionmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/filewatch"
 )
 
 // Transformers say how the bytes of a kind are kept in the engine.
@@ -17,15 +23,151 @@ type Transformers func(schema.GroupResource) value.Transformer
 // Plain keeps them as they are, and refuses to read what is encrypted.
 func Plain(schema.GroupResource) value.Transformer { return identity.NewEncryptCheckTransformer() }
 
-// LoadEncryption reads an EncryptionConfiguration (apiserver.config.k8s.io/v1).
-// Connections to key servers end with ctx.
-func LoadEncryption(ctx context.Context, file string) (Transformers, error) {
+const (
+	// serverID tells API servers apart in the labels of metrics.
+	serverID = "carob"
+	// askKeys is between two looks at key servers that have not answered yet.
+	askKeys = time.Second
+)
+
+// Encryption keeps objects by an EncryptionConfiguration (apiserver.config.k8s.io/v1)
+// and follows its file. Nil, without a file, keeps them plain.
+type Encryption struct {
+	file    string
+	current *encryptionconfig.DynamicTransformers
+	end     context.CancelFunc // of the connections of current
+	used    string             // its content, as a hash
+	next    *nextEncryption
+	bad     string // the last content that was no good, told once
+}
+
+// nextEncryption takes over when its key servers answer.
+type nextEncryption struct {
+	*encryptionconfig.EncryptionConfiguration
+	end  context.CancelFunc
+	told bool
+}
+
+// LoadEncryption reads the file; nil when it has no name. A key server that does
+// not answer yet is no error here. The caller closes what it gets.
+func LoadEncryption(ctx context.Context, file string) (*Encryption, error) {
 	if file == "" {
-		return Plain, nil
+		return nil, nil
 	}
-	c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "carob")
+	e := &Encryption{file: file}
+	c, end, err := e.read(ctx)
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Invalid, "read the encryption configuration %s: %w", file, err)
 	}
-	return encryptionconfig.StaticTransformers(c.Transformers).TransformerForResource, nil
+	e.used, e.end = c.EncryptionFileContentHash, end
+	e.current = encryptionconfig.NewDynamicTransformers(c.Transformers, c.HealthChecks[0], end, c.KMSCloseGracePeriod)
+	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID, e.used)
+	return e, nil
+}
+
+// Close ends the connections to key servers, after the last request and after Run.
+func (e *Encryption) Close() {
+	if e == nil {
+		return
+	}
+	e.end()
+	if e.next != nil {
+		e.next.end()
+	}
+}
+
+// read makes what the file says, with connections that last until the function is called.
+func (e *Encryption) read(ctx context.Context) (*encryptionconfig.EncryptionConfiguration, context.CancelFunc, error) {
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	// One that may be replaced has exactly one health check.
+	c, err := encryptionconfig.LoadEncryptionConfig(ctx, e.file, true, serverID)
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return c, end, nil
+}
+
+// Transformers returns how each kind is kept; what they do follows the file.
+func (e *Encryption) Transformers() Transformers {
+	if e == nil {
+		return Plain
+	}
+	return e.current.TransformerForResource
+}
+
+// HealthChecks returns the check "kms-providers", which asks key servers how they
+// are; none when objects are kept plain.
+func (e *Encryption) HealthChecks() []healthz.HealthChecker {
+	if e == nil {
+		return nil
+	}
+	return []healthz.HealthChecker{e.current}
+}
+
+// Check returns what keeps the key servers from working, if anything.
+func (e *Encryption) Check(ctx context.Context) error {
+	if e == nil {
+		return nil
+	}
+	return ask(ctx, e.current)
+}
+
+func ask(ctx context.Context, c healthz.HealthChecker) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return err
+	}
+	return c.Check(req)
+}
+
+// Run follows the file until ctx ends. A content that is no good is told, and what
+// was there before stays; a good one takes over as soon as its key servers answer.
+func (e *Encryption) Run(ctx context.Context) {
+	if e != nil {
+		filewatch.Follow(ctx, e.file, e.look)
+	}
+}
+
+func (e *Encryption) look(ctx context.Context) time.Duration {
+	log := klog.FromContext(ctx).WithValues("file", e.file)
+	hash, err := encryptionconfig.GetEncryptionConfigHash(e.file)
+	switch {
+	case err != nil:
+		e.refuse(log, err, "")
+		return 0
+	case e.next != nil && hash != e.next.EncryptionFileContentHash:
+		e.next.end()
+		e.next = nil
+	}
+	if hash == e.used || hash == e.bad {
+		return 0
+	}
+	if e.next == nil {
+		c, end, err := e.read(ctx)
+		if err != nil {
+			e.refuse(log, err, hash)
+			return 0
+		}
+		e.next = &nextEncryption{EncryptionConfiguration: c, end: end}
+	}
+	n := e.next
+	if err := ask(ctx, n.HealthChecks[0]); err != nil {
+		if !n.told {
+			n.told = true
+			log.Error(err, "The new encryption configuration waits for its key servers, the one before stays")
+		}
+		return askKeys
+	}
+	e.next, e.bad, e.used, e.end = nil, "", n.EncryptionFileContentHash, n.end
+	e.current.Set(n.Transformers, n.end, n.HealthChecks[0], n.KMSCloseGracePeriod)
+	encryptionmetrics.RecordEncryptionConfigAutomaticReloadSuccess(serverID, e.used)
+	log.Info("The encryption configuration was changed")
+	return 0
+}
+
+func (e *Encryption) refuse(log klog.Logger, err error, hash string) {
+	e.bad = hash
+	log.Error(err, "The encryption configuration is no good, the one before stays")
+	encryptionmetrics.RecordEncryptionConfigAutomaticReloadFailure(serverID)
 }

@@ -47,8 +47,13 @@ type Options struct {
 
 	mu     sync.Mutex
 	codecs map[string]codec
-	caches []*cacher.Cacher
+	caches []kindCache
 	left   map[*lazy]func() // storages of foreign kinds and how they end
+}
+
+type kindCache struct {
+	kind schema.GroupResource
+	*cacher.Cacher
 }
 
 type codec struct {
@@ -91,17 +96,26 @@ func (o *Options) Uncached() *Options {
 func (o *Options) Close() { o.stopCompactor() }
 
 // Wait returns when every watch cache made so far holds what is stored. Before
-// that a cache turns lists away.
-func (o *Options) Wait(ctx context.Context) error {
+// that a cache turns lists away. Kinds that can't be read within limit are
+// returned; an error says that ctx ended.
+func (o *Options) Wait(ctx context.Context, limit time.Duration) (unread []schema.GroupResource, err error) {
 	o.mu.Lock()
 	caches := slices.Clone(o.caches)
 	o.mu.Unlock()
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	for _, c := range caches {
-		if err := c.Wait(ctx); err != nil {
-			return fmt.Errorf("read what is stored: %w", err)
+		if c.Ready() {
+			continue
+		}
+		if err := c.Wait(bounded); err != nil {
+			if bounded.Err() == nil || ctx.Err() != nil {
+				return nil, fmt.Errorf("read what is stored of %v: %w", c.kind, err)
+			}
+			unread = append(unread, c.kind)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
@@ -198,7 +212,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 		return nil, nil, err
 	}
 	o.mu.Lock()
-	o.caches = append(o.caches, watchCache)
+	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
 	return patient{delegator}, destroy, nil
 }
