@@ -23,11 +23,11 @@ type inside struct {
 	streams sync.WaitGroup // watch streams
 }
 
-// client returns the client of s whose requests are counted.
-func (in *inside) client(s *etcdserver.EtcdServer) *clientv3.Client {
+// client returns the client of s whose requests are counted. up hears of writes and watches.
+func (in *inside) client(s *etcdserver.EtcdServer, up *upkeep) *clientv3.Client {
 	c := v3client.New(s)
-	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in}, c)
-	c.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in}), in}, c)
+	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in, up}, c)
+	c.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in, up}), in}, c)
 	return c
 }
 
@@ -45,6 +45,7 @@ func (in *inside) close() {
 type reads struct {
 	pb.KVClient
 	in *inside
+	up *upkeep
 }
 
 // Range implements pb.KVClient.
@@ -64,6 +65,7 @@ func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOpt
 	if r.in.closed {
 		return nil, rpctypes.ErrGRPCStopped
 	}
+	defer r.up.wrote()
 	return r.KVClient.Txn(ctx, req, opts...)
 }
 
@@ -83,10 +85,25 @@ func (w watchClient) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.Wat
 type watchServer struct {
 	pb.WatchServer
 	in *inside
+	up *upkeep
 }
 
 // Watch implements pb.WatchServer.
 func (w watchServer) Watch(stream pb.Watch_WatchServer) error {
 	defer w.in.streams.Done()
-	return w.WatchServer.Watch(stream)
+	return w.WatchServer.Watch(announced{stream, w.up})
+}
+
+// announced is the server's end of a stream that tells of each watch that has begun.
+type announced struct {
+	pb.Watch_WatchServer
+	up *upkeep
+}
+
+// Send implements pb.Watch_WatchServer.
+func (a announced) Send(r *pb.WatchResponse) error {
+	if r.GetCreated() {
+		defer a.up.watched()
+	}
+	return a.Watch_WatchServer.Send(r)
 }

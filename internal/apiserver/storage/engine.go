@@ -59,6 +59,7 @@ type Engine struct {
 	server  *etcdserver.EtcdServer // nil for an external cluster
 	lock    *os.File
 	inside  inside
+	upkeep  *upkeep
 	failure *failure
 	close   sync.Once
 	health  health
@@ -68,17 +69,17 @@ type Engine struct {
 const (
 	memberName = "carob"
 	// One member elects itself when asked to (see campaign), so the tick only paces
-	// leases and self-checks; a slow one keeps an idle server asleep.
-	tickMillis    = 250
-	electionTicks = 10
+	// leases and self-checks; a slow one keeps an idle server asleep. Both together
+	// are also how long etcd waits for the answer to a request: 13 s.
+	tickMillis    = 2000
+	electionTicks = 2
 	leadTimeout   = 30 * time.Second
 	// externalTimeout bounds the first question to an external cluster.
 	externalTimeout = 10 * time.Second
 	maxRequest      = 3 << 19 // 1.5 MiB, etcd's own default
 	snapshotEvery   = 10_000  // log entries kept in memory between snapshots
 	catchUp         = 1_000
-	quota           = 8 << 30                // bytes, as etcd's documentation advises as the most
-	commitEvery     = 500 * time.Millisecond // of the database; the log is synced with every write
+	quota           = 8 << 30 // bytes, as etcd's documentation advises as the most
 	// Watches learn versions to go on from before these are compacted away.
 	progressEvery = 2 * time.Minute
 	never         = 24 * 365 * time.Hour
@@ -101,7 +102,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, explain(cfg.Dir, err)
 	}
 	useWatchProgress()
-	e.Client = &kubernetes.Client{Client: e.inside.client(e.server)}
+	e.upkeep = newUpkeep(e.server)
+	e.Client = &kubernetes.Client{Client: e.inside.client(e.server, e.upkeep)}
 	e.Client.Kubernetes = e.Client
 	return e, nil
 }
@@ -147,6 +149,7 @@ func (e *Engine) Close() {
 		// it would wait for ever, and the process is about to end anyway.
 		if e.server != nil && e.failure.get() == nil {
 			e.inside.close()
+			e.upkeep.close()
 			e.server.HardStop()
 		}
 		if e.lock != nil {
@@ -288,7 +291,7 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 		TickMs: tickMillis, ElectionTicks: electionTicks,
 		QuotaBackendBytes: quota, MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
 		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
-		BackendBatchInterval: commitEvery, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: progressEvery,
+		BackendBatchInterval: byItself, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: progressEvery,
 		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,
 		MaxLearners: membership.DefaultMaxLearners, V2Deprecation: config.V2DeprDefault,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(memberName, logger), Metrics: "basic",

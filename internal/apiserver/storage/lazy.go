@@ -24,6 +24,7 @@ type lazy struct {
 	root              string // the key of all objects
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
 	own               func(context.Context) bool // says whether a part of this process asks
+	pace              *pace                      // the cache's clock; nil on an external store
 
 	cached atomic.Pointer[patient] // set when the cache can answer
 	since  atomic.Uint64           // the version from which it knows all changes
@@ -69,7 +70,7 @@ func (l *lazy) begin(ctx context.Context) (patient, error) {
 	if err != nil {
 		return patient{}, err
 	}
-	p := patient{delegator}
+	p := patient{delegator, l.own, l.pace}
 	l.since.CompareAndSwap(0, since)
 	l.cached.Store(&p)
 	return p, nil

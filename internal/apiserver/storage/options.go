@@ -43,7 +43,7 @@ type Options struct {
 	allUncached   bool
 	foreign       bool // see Foreign
 	own           func(context.Context) bool
-	clock         clock.WithTicker // of the watch caches
+	paced         time.Time // when the paces of the watch caches begin; zero on an external store
 
 	mu     sync.Mutex
 	codecs map[string]codec
@@ -79,9 +79,9 @@ const (
 func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers, own func(context.Context) bool) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
 	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, own: own, codecs: map[string]codec{},
-		compactor: compactor, stopCompactor: compactor.Stop, clock: clock.RealClock{}}
+		compactor: compactor, stopCompactor: compactor.Stop}
 	if e.server != nil {
-		o.clock = pace{start: time.Now()}
+		o.paced = time.Now()
 	}
 	return o
 }
@@ -169,6 +169,15 @@ func (o *Options) codec(group string) (codec, error) {
 	return o.codecs[group], nil
 }
 
+// clock returns the clock of a new watch cache, and the pace that it is unless the store is external.
+func (o *Options) clock() (clock.WithTicker, *pace) {
+	if o.paced.IsZero() {
+		return clock.RealClock{}, nil
+	}
+	p := &pace{start: o.paced}
+	return p, p
+}
+
 // decorate makes a kind's store on the shared client. Upstream's factory would
 // open a connection and start a prober for each kind.
 func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
@@ -187,10 +196,11 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if caching == Uncached {
 		return bounded{raw, o.own}, stored.Close, nil
 	}
-	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	clk, pace := o.clock()
+	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, pace: pace, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
-			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: o.clock})
+			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
 		if err != nil {
 			return nil, nil, fmt.Errorf("make the watch cache of %v: %w", c.GroupResource, err)
 		}
@@ -214,5 +224,5 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
-	return patient{delegator}, destroy, nil
+	return patient{delegator, o.own, pace}, destroy, nil
 }

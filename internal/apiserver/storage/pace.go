@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -14,26 +15,79 @@ const (
 	// somebody waits.
 	libraryProgress = 100 * time.Millisecond
 	progressPeriod  = 2 * time.Millisecond
-	// Each of some thirty caches has housework about once a second. They do it
-	// together, and the process sleeps in between.
+	// Each cache has housework about once a second: bookmarks for clients that want
+	// them every minute, before their watch ends, or after their first list. The
+	// caches do it together, and the process sleeps in between. Without such clients
+	// it may wait.
 	shortestHousework = 500 * time.Millisecond
+	longestHousework  = 2 * time.Second
 	houseworkPeriod   = time.Second
+	idlePeriod        = 10 * time.Second
+	// Parts of this process want a bookmark after their first list only.
+	ownAttention = 5 * time.Second
 )
 
-// pace is the clock of the watch caches on an embedded store. It sets their
+// pace is the clock of a watch cache on an embedded store. It sets the cache's
 // timers, for which the library has no options.
+//
+//	idle: housework each 10 s ──a watch──▶ attended: each second ──the last client's watch ends──▶ idle
 type pace struct {
 	clock.RealClock
-	start time.Time
+	start time.Time // the same for all caches, so that they keep step
+
+	mu        sync.Mutex
+	clients   int       // watches of clients that want bookmarks
+	until     time.Time // there was a watch of a part of this process
+	housework *pacedTimer
 }
+
+// client notes a watch of a client that wants bookmarks, until left is called.
+func (p *pace) client() (left func()) {
+	p.attend(1, time.Time{})
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.clients--
+	}
+}
+
+// own notes a watch of a part of this process.
+func (p *pace) own() { p.attend(0, time.Now().Add(ownAttention)) }
+
+func (p *pace) attend(clients int, until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	idle := !p.attended(now)
+	p.clients += clients
+	if until.After(p.until) {
+		p.until = until
+	}
+	if t := p.housework; idle && t != nil && t.slow {
+		t.set(houseworkPeriod, now)
+	}
+}
+
+// attended reports whether somebody waits for bookmarks. Call with mu held.
+func (p *pace) attended(now time.Time) bool { return p.clients > 0 || now.Before(p.until) }
 
 // NewTimer implements clock.Clock.
-func (p pace) NewTimer(d time.Duration) clock.Timer {
-	return pacedTimer{p.RealClock.NewTimer(p.adjust(d, time.Now())), p}
+func (p *pace) NewTimer(d time.Duration) clock.Timer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	t := &pacedTimer{Timer: p.RealClock.NewTimer(p.adjust(d, now)), pace: p}
+	if isHousework(d) {
+		t.slow = !p.attended(now)
+		p.housework = t
+	}
+	return t
 }
 
-// adjust returns how long a timer runs that is set to d at now.
-func (p pace) adjust(d time.Duration, now time.Time) time.Duration {
+func isHousework(d time.Duration) bool { return d >= shortestHousework && d < longestHousework }
+
+// adjust returns how long a timer runs that is set to d at now. Call with mu held.
+func (p *pace) adjust(d time.Duration, now time.Time) time.Duration {
 	if d == libraryProgress {
 		return progressPeriod
 	}
@@ -41,12 +95,28 @@ func (p pace) adjust(d time.Duration, now time.Time) time.Duration {
 		return d
 	}
 	since := now.Sub(p.start)
+	if isHousework(d) && !p.attended(now) {
+		return since.Truncate(idlePeriod) + idlePeriod - since
+	}
 	return (since + d).Round(houseworkPeriod) - since
 }
 
+// pacedTimer is a timer of a cache.
 type pacedTimer struct {
 	clock.Timer
-	pace pace
+	pace *pace
+	slow bool // set while nobody waited for bookmarks; guarded by pace.mu
 }
 
-func (t pacedTimer) Reset(d time.Duration) bool { return t.Timer.Reset(t.pace.adjust(d, time.Now())) }
+// Reset implements clock.Timer.
+func (t *pacedTimer) Reset(d time.Duration) bool {
+	t.pace.mu.Lock()
+	defer t.pace.mu.Unlock()
+	return t.set(d, time.Now())
+}
+
+// set sets the timer. Call with pace.mu held.
+func (t *pacedTimer) set(d time.Duration, now time.Time) bool {
+	t.slow = isHousework(d) && !t.pace.attended(now)
+	return t.Timer.Reset(t.pace.adjust(d, now))
+}

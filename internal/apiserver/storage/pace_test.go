@@ -8,7 +8,7 @@ import (
 
 func TestPace(t *testing.T) {
 	start := time.Now()
-	p := pace{start: start}
+	p := &pace{start: start, clients: 1}
 	for _, tc := range []struct{ at, d, want time.Duration }{
 		{0, libraryProgress, progressPeriod},
 		{0, 0, 0},
@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 // Caches with different jitter wake the process once for all of them.
 func TestHouseworkTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := pace{start: time.Now()}
+		p := &pace{start: time.Now()}
 		a, b := p.NewTimer(760*time.Millisecond), p.NewTimer(1240*time.Millisecond)
 		for range 5 {
 			at := <-a.C()
@@ -37,5 +37,39 @@ func TestHouseworkTogether(t *testing.T) {
 			a.Reset(1200 * time.Millisecond)
 			b.Reset(800 * time.Millisecond)
 		}
+	})
+}
+
+// Without clients that want bookmarks a cache sleeps; the first wakes it.
+func TestHouseworkWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pace{start: time.Now()}
+		housework := p.NewTimer(time.Second)
+		next := func(want time.Duration) {
+			t.Helper()
+			before := time.Now()
+			if got := (<-housework.C()).Sub(before); got != want {
+				t.Errorf("after %v, want %v", got, want)
+			}
+			housework.Reset(time.Second)
+		}
+		next(idlePeriod)
+		time.AfterFunc(4*time.Second, p.own)
+		next(5 * time.Second) // it is due one second after the watch
+		for range 5 {
+			next(houseworkPeriod)
+		}
+		next(10 * time.Second) // in step again
+		left := p.client()
+		other := p.client()
+		next(houseworkPeriod)
+		left()
+		for range 20 {
+			next(houseworkPeriod)
+		}
+		other()
+		next(houseworkPeriod)
+		next(8 * time.Second)
+		next(idlePeriod)
 	})
 }

@@ -15,7 +15,11 @@ import (
 // a watch when its client is some ten events behind and does not catch up within
 // a moment: fewer than one burst of pods makes on a busy machine. Events wait as
 // pointers to what the cache holds anyway.
-type patient struct{ *cacher.CacheDelegator }
+type patient struct {
+	*cacher.CacheDelegator
+	own  func(context.Context) bool // says whether a part of this process asks
+	pace *pace                      // of the cache; nil on an external store
+}
 
 // watchRoom is how many events a client may be behind before the cache's own limit counts.
 const watchRoom = 1000
@@ -26,7 +30,15 @@ func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions
 	if err != nil {
 		return nil, err
 	}
-	return newQueue(w, watchRoom, 0), nil
+	var left func()
+	switch {
+	case p.pace == nil || !opts.Predicate.AllowWatchBookmarks:
+	case p.own(ctx):
+		p.pace.own()
+	default:
+		left = p.pace.client()
+	}
+	return newQueue(w, watchRoom, 0, left), nil
 }
 
 // slowest is how long a client served by the engine may take for watchRoom events
@@ -57,7 +69,7 @@ func watchEngine(ctx context.Context, engine storage.Interface, own bool, key st
 	if err != nil || own {
 		return w, err
 	}
-	return newQueue(w, watchRoom, slowest), nil
+	return newQueue(w, watchRoom, slowest, nil), nil
 }
 
 // queue passes the events of a watch on in their order and holds up to room of
@@ -70,10 +82,10 @@ type queue struct {
 }
 
 // newQueue returns a queue that ends when its reader takes longer than slowest for
-// room events while as many are waiting; zero is no limit.
-func newQueue(source watch.Interface, room int, slowest time.Duration) *queue {
+// room events while as many are waiting; zero is no limit. It calls ended, unless nil, when it has ended.
+func newQueue(source watch.Interface, room int, slowest time.Duration, ended func()) *queue {
 	q := &queue{source: source, out: make(chan watch.Event), stopped: make(chan struct{})}
-	go q.run(room, slowest)
+	go q.run(room, slowest, ended)
 	return q
 }
 
@@ -88,8 +100,11 @@ func (q *queue) Stop() {
 // ResultChan implements watch.Interface. It is closed after the last event of the source, or after Stop.
 func (q *queue) ResultChan() <-chan watch.Event { return q.out }
 
-func (q *queue) run(room int, slowest time.Duration) {
+func (q *queue) run(room int, slowest time.Duration, ended func()) {
 	defer close(q.out)
+	if ended != nil {
+		defer ended()
+	}
 	var waiting []watch.Event
 	var late <-chan time.Time // set while the queue is full
 	taken := 0                // since late was set

@@ -22,7 +22,7 @@ func TestQueueHoldsABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const room = 100
 		source := watch.NewFake()
-		q := newQueue(source, room, 0)
+		q := newQueue(source, room, 0, nil)
 		taken := 0
 		go func() {
 			for i := range room + 1 {
@@ -50,7 +50,7 @@ func TestQueueHoldsABurst(t *testing.T) {
 func TestQueueStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 3})
-		q := newQueue(source, 10, 0)
+		q := newQueue(source, 10, 0, nil)
 		source.Add(numbered(0))
 		source.Add(numbered(1))
 		synctest.Wait()
@@ -81,7 +81,7 @@ func TestQueueCutsOffASlowReader(t *testing.T) {
 				const room, events = 100, 1000
 				in := make(chan watch.Event)
 				source := watch.NewProxyWatcher(in)
-				q := newQueue(source, room, slowest)
+				q := newQueue(source, room, slowest, nil)
 				defer q.Stop()
 				go func() {
 					defer close(in)
@@ -110,7 +110,7 @@ func TestQueueCutsOffASlowReader(t *testing.T) {
 	t.Run("never", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			source := watch.NewFake()
-			q := newQueue(source, 10, slowest)
+			q := newQueue(source, 10, slowest, nil)
 			for i := range 9 {
 				source.Add(numbered(i))
 			}
