@@ -179,6 +179,7 @@ func FirstServiceIP(cidr netip.Prefix) netip.Addr {
 // It returns nil after ctx ended, else what made serving impossible.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
+	trim(s.generic.Handler.GoRestfulContainer)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
