@@ -29,7 +29,6 @@ import (
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/tokens"
 	"carob/internal/base/errkind"
-	_ "carob/internal/base/quiet"
 )
 
 // Server is one API server. Make it by New, then call Run once.
