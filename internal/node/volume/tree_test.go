@@ -1,9 +1,13 @@
 package volume
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -97,6 +101,64 @@ func TestSubPath(t *testing.T) {
 	must(w.Remove(t.Context(), "u1"))
 	if text, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(text) != "hush" {
 		t.Errorf("data outside the volume was harmed: %v", err)
+	}
+}
+
+// TestSubPathRace (CVE-2017-1002101, CVE-2021-25741): a container swaps a directory and a link to the
+// host while sub-paths below it are prepared. Each one is refused or shows the volume's.
+func TestSubPathRace(t *testing.T) {
+	w := newWorld(t)
+	outside := t.TempDir()
+	pod := podWith("u1", volume("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	vol := w.mustPrepare(pod)["v"].HostPath
+	for _, dir := range []string{outside + "/sub", vol + "/dir/sub"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(vol+"/dir/sub/ours", nil, 0o600), os.Symlink(outside, vol+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var swapper sync.WaitGroup
+	swapper.Go(func() {
+		for ctx.Err() == nil {
+			if err := unix.Renameat2(unix.AT_FDCWD, vol+"/dir", unix.AT_FDCWD, vol+"/link", unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	ours, refused := 0, 0
+	for i := range 400 {
+		path := map[bool]string{true: "dir/sub", false: "dir/new" + strconv.Itoa(i)}[i%2 == 0]
+		got, err := w.SubPath(t.Context(), spec.SubPath{UID: "u1", Container: "c", Index: i, Volume: "v", Path: path})
+		if err != nil {
+			refused++
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(got, "mark"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(got, "ours")); err == nil {
+			ours++
+		}
+	}
+	stop()
+	swapper.Wait()
+	left, err := os.ReadDir(outside)
+	if err != nil || len(left) != 1 {
+		t.Errorf("made outside of the volume: %v, %v", left, err)
+	}
+	if _, err := os.Stat(outside + "/sub/mark"); err == nil {
+		t.Error("a sub-path showed the host's directory")
+	}
+	t.Logf("%d times the volume's directory, %d times refused", ours, refused)
+	if ours == 0 || refused == 0 {
+		t.Error("nothing was raced")
+	}
+	if err := w.Remove(t.Context(), "u1"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -298,6 +298,13 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	if !strings.Contains(out, "ermission denied") {
 		t.Errorf("the first process shows files: %q", out)
 	}
+	// Orphans become the pod's first process', which reaps them; PID 1 is no container's.
+	orphans := w.run(sb, sbc, "orphans", shell("for i in 1 2 3 4 5; do sh -c 'sleep 0.01 & sleep 0.02 & exit'; done; exec sleep 4000"))
+	w.eventually("orphans are reaped", func() bool {
+		x, err := w.exec(orphans, "sh", "-c", "ps -o stat,args; readlink /proc/1/exe")
+		return err == nil && strings.Contains(string(x.Stdout), "sleep 4000") && !strings.Contains(string(x.Stdout), "Z ") && !strings.Contains(string(x.Stdout), "sleep 0.0")
+	})
+	w.stop(orphans, 0)
 	w.stop(one, 0)
 	if st := w.wait(one); st.ExitCode != 137 {
 		t.Errorf("code %d", st.ExitCode)
