@@ -31,7 +31,7 @@ func resourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) field.ErrorList 
 }
 
 func resourceClaimTemplateUpdate(t, old *resourcev1.ResourceClaimTemplate) field.ErrorList {
-	return apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))
+	return append(resourceClaimTemplate(t), apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
 // claimRequests are the names of a claim's requests, each with those of its alternatives.
@@ -100,13 +100,13 @@ func deviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.ErrorList 
 		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
 	case r.Exactly != nil:
 		errs = append(errs, deviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count, at.Child("exactly"))...)
-		errs = append(errs, deviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"))...)
+		errs = append(errs, deviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"), true)...)
 	default:
 		for i, sub := range r.FirstAvailable {
 			at := at.Child("firstAvailable").Index(i)
 			errs = append(errs, messages(at.Child("name"), sub.Name, validation.IsDNS1123Label(sub.Name))...)
 			errs = append(errs, deviceAmount(sub.DeviceClassName, sub.AllocationMode, sub.Count, at)...)
-			errs = append(errs, deviceSelectors(sub.Selectors, at.Child("selectors"))...)
+			errs = append(errs, deviceSelectors(sub.Selectors, at.Child("selectors"), true)...)
 		}
 	}
 	return errs
@@ -203,15 +203,13 @@ func allocation(a *resourcev1.AllocationResult, known claimRequests, at *field.P
 }
 
 func deviceClass(c *resourcev1.DeviceClass) field.ErrorList {
-	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors")), deviceClassConfig(c)...)
+	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors"), true), deviceClassConfig(c)...)
 }
 
 // Selectors that stay as they are were compiled when they were stored.
 func deviceClassUpdate(c, old *resourcev1.DeviceClass) field.ErrorList {
-	if apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors) {
-		return deviceClassConfig(c)
-	}
-	return deviceClass(c)
+	changed := !apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
+	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors"), changed), deviceClassConfig(c)...)
 }
 
 func deviceClassConfig(c *resourcev1.DeviceClass) field.ErrorList {

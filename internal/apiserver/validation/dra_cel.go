@@ -12,9 +12,9 @@ import (
 // feature gates of Kubernetes 1.37.
 var selectorFeatures = dracel.Features{EnableConsumableCapacity: true}
 
-// deviceSelectors compiles expressions that have not been stored yet. They must
-// say yes or no about a device, and cost no more than the scheduler spends on one.
-func deviceSelectors(selectors []resourcev1.DeviceSelector, at *field.Path) field.ErrorList {
+// deviceSelectors compiles the expressions unless they are stored already. They
+// must say yes or no about a device, and cost no more than the scheduler spends on one.
+func deviceSelectors(selectors []resourcev1.DeviceSelector, at *field.Path, compile bool) field.ErrorList {
 	var errs field.ErrorList
 	for i, s := range selectors {
 		at := at.Index(i).Child("cel")
@@ -22,28 +22,28 @@ func deviceSelectors(selectors []resourcev1.DeviceSelector, at *field.Path) fiel
 			errs = append(errs, field.Required(at, ""))
 			continue
 		}
-		if err := deviceExpression(s.CEL.Expression, at.Child("expression")); err != nil {
-			errs = append(errs, err)
+		if compile {
+			errs = append(errs, deviceExpression(s.CEL.Expression, at.Child("expression"))...)
 		}
 	}
 	return errs
 }
 
-func deviceExpression(expression string, at *field.Path) *field.Error {
+func deviceExpression(expression string, at *field.Path) field.ErrorList {
 	if len(expression) > resourcev1.CELSelectorExpressionMaxLength {
-		return field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength)
+		return field.ErrorList{field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength)}
 	}
 	// The compiler is made by the first expression.
 	result := dracel.GetCompiler(selectorFeatures).CompileCELExpression(expression, dracel.Options{EnvType: new(environment.NewExpressions)})
 	switch {
 	case result.Error == nil && result.MaxCost > resourcev1.CELSelectorExpressionMaxCost:
-		return field.Forbidden(at, "too complex, exceeds cost limit")
+		return field.ErrorList{field.Forbidden(at, "too complex, exceeds cost limit")}
 	case result.Error == nil:
 		return nil
 	case result.Error.Type == apiservercel.ErrorTypeRequired:
-		return field.Required(at, result.Error.Detail)
+		return field.ErrorList{field.Required(at, result.Error.Detail)}
 	case result.Error.Type == apiservercel.ErrorTypeInvalid:
-		return field.Invalid(at, expression, result.Error.Detail)
+		return field.ErrorList{field.Invalid(at, expression, result.Error.Detail)}
 	}
-	return field.InternalError(at, result.Error)
+	return field.ErrorList{field.InternalError(at, result.Error)}
 }
