@@ -28,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -146,6 +147,19 @@ func TestCustomResources(t *testing.T) {
 	ctx := t.Context()
 	if code, _ := r.get(t, "/apis/example.org/v1/gadgets", "application/json"); code != http.StatusNotFound {
 		t.Errorf("an undefined kind: %d", code)
+	}
+	// Who waits for a condition, as `kubectl wait` does, needs a list from the first moment on.
+	fresh, err := runtime.DefaultUnstructuredConverter.ToUnstructured(gadgets())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh["apiVersion"], fresh["kind"] = apiextensionsv1.SchemeGroupVersion.String(), "CustomResourceDefinition"
+	tried, err := r.objects(t).Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Create(ctx, &unstructured.Unstructured{Object: fresh}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, ok, err := unstructured.NestedSlice(tried.Object, "status", "conditions"); !ok || err != nil || c == nil {
+		t.Errorf("a new definition's conditions: %v, %v", c, err)
 	}
 	began := time.Now()
 	r.establish(t, gadgets())

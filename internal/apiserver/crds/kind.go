@@ -1,6 +1,9 @@
 package crds
 
 import (
+	"context"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
@@ -32,6 +35,18 @@ func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest
 	if err != nil {
 		return nil, err
 	}
+	main.CreateStrategy = listed{main.CreateStrategy}
 	main.AfterCreate = func(runtime.Object, *metav1.CreateOptions) { written() }
 	return map[string]rest.Storage{Kind.Resource: main, Kind.Resource + "/status": customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme, main)}, nil
+}
+
+// listed starts definitions with an empty list of conditions: `kubectl wait`
+// takes a null, which upstream writes, for an error.
+type listed struct{ rest.RESTCreateStrategy }
+
+func (l listed) PrepareForCreate(ctx context.Context, o runtime.Object) {
+	l.RESTCreateStrategy.PrepareForCreate(ctx, o)
+	if d, ok := o.(*apiextensions.CustomResourceDefinition); ok {
+		d.Status.Conditions = []apiextensions.CustomResourceDefinitionCondition{}
+	}
 }

@@ -169,6 +169,7 @@ func (n *Network) drop(at *attachment) error {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
 	}
 	forgetConnections(at)
+	n.forgetNeighbours(at)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.journal.append(entry{Detach: at.Sandbox}); err != nil {
@@ -184,6 +185,16 @@ func (n *Network) drop(at *attachment) error {
 		n.journal = fresh
 	}
 	return nil
+}
+
+// forgetNeighbours makes the host ask again who has the pod's addresses: who
+// connects to them then hears after three seconds that nobody does, not after the
+// forty that the host believes what it knew.
+func (n *Network) forgetNeighbours(at *attachment) {
+	for _, ip := range at.IPs {
+		// It knows none of a pod that it never talked to.
+		_ = netlink.NeighDel(&netlink.Neigh{LinkIndex: n.bridge.Load().index, IP: ip.AsSlice()})
+	}
 }
 
 // Ready implements network.PodNetwork: the bridge is there and up. A bridge that

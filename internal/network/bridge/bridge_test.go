@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/google/nftables"
@@ -217,6 +219,39 @@ func TestBridgeComesBack(t *testing.T) {
 	}
 	if _, err := netlink.LinkByName(cfg.Bridge); err != nil {
 		t.Error(err)
+	}
+}
+
+// The host does not go on believing that a pod that ended has its address.
+func TestNeighbourIsForgotten(t *testing.T) {
+	cfg := testConfig(t)
+	n := open(t, cfg)
+	at, err := n.Attach(t.Context(), network.Pod{UID: "u", SandboxID: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName(cfg.Bridge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := func() bool {
+		all, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(all, func(x netlink.Neigh) bool { return x.IP.Equal(at.IPs[0].AsSlice()) && len(x.HardwareAddr) > 0 })
+	}
+	if _, err := net.Dial("tcp", net.JoinHostPort(at.IPs[0].String(), "9")); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatal(err)
+	}
+	if !known() {
+		t.Fatal("the host does not know the pod that it talked to")
+	}
+	if err := n.Detach(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if known() {
+		t.Error("the host still believes that the pod is there")
 	}
 }
 
