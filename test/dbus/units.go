@@ -173,13 +173,13 @@ func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property
 // groupOf is the cgroup of a unit: a-b.slice lies in a.slice.
 func groupOf(name, slice string) string {
 	if s, ok := strings.CutSuffix(name, ".slice"); ok {
-		path := ""
+		var path strings.Builder
 		for i, c := range s + "-" {
 			if c == '-' && i > 0 {
-				path += "/" + s[:i] + ".slice"
+				path.WriteString("/" + s[:i] + ".slice")
 			}
 		}
-		return path
+		return path.String()
 	}
 	if slice == "-.slice" {
 		return "/" + name

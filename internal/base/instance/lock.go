@@ -69,10 +69,16 @@ func Acquire(path string, o Owner) (*Lock, error) {
 const lockPatience = 300 * time.Millisecond
 
 func flock(f *os.File) error {
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+	late := time.After(lockPatience)
+	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(began) > lockPatience {
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return err
+		}
+		select {
+		case <-late:
+			return err
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -594,10 +594,8 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 		if err == nil {
 			var c *cri.CreateContainerResponse
 			if c, err = w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
-				id, said = c.ContainerId, cri.ContainerState_CONTAINER_CREATED
-				if _, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
-					said = cri.ContainerState_CONTAINER_RUNNING
-				} else {
+				id, said = c.ContainerId, cri.ContainerState_CONTAINER_RUNNING
+				if _, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
 					said = cri.ContainerState_CONTAINER_EXITED
 				}
 			}
