@@ -16,7 +16,11 @@ import (
 // chain puts the filters around the API. It makes two handlers: the returned one
 // is for the network; s.inner is for carob's own parts, who come with their
 // identity in the context, never impersonate, set their own deadlines and may
-// not be turned away by the limit on requests in flight.
+// not be turned away by the limit on requests in flight. On the way from the network
+// come one after the other, those that surround what follows first in each line:
+//
+//	audit id, panics ─ time, request info, latency, cache control ─ deadline ─ warnings, authentication ─
+//	audit ─ impersonation ─ priority and fairness ─ authorization ─ API
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
 
@@ -27,18 +31,21 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := s.ext.flow.Filter(authorized)
-	h = impersonation.WithConstrainedImpersonation(h, c.Authorization.Authorizer, c.Serializer)
+	h := s.ext.flow.Filter(inSeries(s.measured(api), func(next http.Handler) http.Handler {
+		return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
+	}))
+	h = inSeries(h, func(next http.Handler) http.Handler {
+		return impersonation.WithConstrainedImpersonation(next, c.Authorization.Authorizer, c.Serializer)
+	})
 	h = s.auditor.Requests(h, c.LongRunningFunc)
-	h = genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
-	h = genericapifilters.WithWarningRecorder(h)
+	h = inSeries(h, genericapifilters.WithWarningRecorder, func(next http.Handler) http.Handler {
+		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
+	})
 	timed := genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
 	timed = genericapifilters.WithRequestDeadline(timed, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
-	h = unless(lasts, h, timed)
-	h = genericapifilters.WithCacheControl(h)
-	h = genericapifilters.WithLatencyTrackers(h)
-	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
-	h = genericapifilters.WithRequestReceivedTimestamp(h)
+	h = inSeries(unless(lasts, h, timed), genericapifilters.WithRequestReceivedTimestamp, func(next http.Handler) http.Handler {
+		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
+	}, genericapifilters.WithLatencyTrackers, genericapifilters.WithCacheControl)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
 }
