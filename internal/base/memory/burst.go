@@ -14,6 +14,9 @@ const (
 	burstGap = 2 * time.Second
 	// A burst is over when there was none for so long.
 	quietGap = 10 * time.Second
+	// So much that is unused a while after a collection is given back though there was
+	// no burst: what a thousand watches or a long list took. An idle cluster has less.
+	muchUnused = 20 << 20
 	// In a burst the heap may grow by so many bytes before it is collected: with a
 	// heap as small as that of an idle cluster the collector takes a fifth of the
 	// processor time otherwise.
@@ -27,11 +30,13 @@ const (
 // settles when it is over, until ctx ends. It sleeps from one collection to the next.
 //
 //	start ──first──▶ settled ──two collections soon after each other──▶ burst ──none for a while──▶ settled
+//	                 settled ──one that leaves much unused──▶ a while ──▶ settled
 func Follow(ctx context.Context, first ...time.Duration) error {
 	p := pacer{room: room(), percent: startPercent}
 	collected := make(chan struct{}, 1)
 	arm(ctx, collected)
 	next := append(first, quietGap)
+	burst := false // since the process was settled
 	settle := time.NewTimer(next[0])
 	defer settle.Stop()
 	for {
@@ -40,14 +45,18 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			return nil
 		case <-collected:
 			before := p.percent
-			burst := p.collected(time.Now(), live())
+			burst = p.collected(time.Now(), live()) || burst
 			if p.percent != before {
 				pace(p.percent)
 			}
-			if burst && len(next) == 1 {
+			if len(next) == 1 {
 				settle.Reset(quietGap)
 			}
 		case <-settle.C:
+			if len(next) == 1 && !burst && unused() < muchUnused {
+				continue
+			}
+			burst = false
 			p.percent = settledPercent
 			if err := Settle(); err != nil {
 				return err
@@ -89,8 +98,13 @@ func room() uint64 {
 }
 
 // live returns the bytes that the last collection left.
-func live() uint64 {
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+func live() uint64 { return figure("/gc/heap/live:bytes") }
+
+// unused returns the bytes that Settle would give back: whole pages of the heap.
+func unused() uint64 { return figure("/memory/classes/heap/free:bytes") }
+
+func figure(name string) uint64 {
+	s := []metrics.Sample{{Name: name}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }

@@ -63,3 +63,20 @@ func TestFollowsCollections(t *testing.T) {
 		}
 	}
 }
+
+var kept []byte
+
+func TestUnusedIsWhatIsGivenBack(t *testing.T) {
+	kept = make([]byte, 3*muchUnused)
+	kept = nil
+	runtime.GC()
+	if got := unused(); got < muchUnused {
+		t.Errorf("%d bytes are unused after the garbage of %d was collected", got, 3*muchUnused)
+	}
+	if err := Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if got := unused(); got > muchUnused {
+		t.Errorf("%d bytes are unused after all was given back", got)
+	}
+}
