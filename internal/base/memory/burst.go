@@ -14,9 +14,10 @@ const (
 	burstGap = 2 * time.Second
 	// A burst is over when there was none for so long.
 	quietGap = 10 * time.Second
-	// So much that is unused a while after a collection is given back though there was
-	// no burst: what a thousand watches or a long list took. An idle cluster has less.
-	muchUnused = 20 << 20
+	// So much that may be unused is given back without a burst, too, when little is
+	// allocated: what a thousand watches or a long list took. An idle cluster has less.
+	muchSpare = 20 << 20
+	little    = 2 << 20 // in quietGap
 	// In a burst the heap may grow by so many bytes before it is collected: with a
 	// heap as small as that of an idle cluster the collector takes a fifth of the
 	// processor time otherwise.
@@ -27,16 +28,18 @@ const (
 
 // Follow settles the process after each of the given times, counted one from the
 // other, and from then on gives the collector more room while there is a burst and
-// settles when it is over, until ctx ends. It sleeps from one collection to the next.
+// settles when it is over, until ctx ends. Every quietGap it looks whether much is
+// to spare.
 //
 //	start ──first──▶ settled ──two collections soon after each other──▶ burst ──none for a while──▶ settled
-//	                 settled ──one that leaves much unused──▶ a while ──▶ settled
+//	                 settled ──much to spare and little allocated──▶ settled
 func Follow(ctx context.Context, first ...time.Duration) error {
 	p := pacer{room: room(), percent: startPercent}
 	collected := make(chan struct{}, 1)
 	arm(ctx, collected)
 	next := append(first, quietGap)
 	burst := false // since the process was settled
+	before := used()
 	settle := time.NewTimer(next[0])
 	defer settle.Stop()
 	for {
@@ -44,28 +47,29 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 		case <-ctx.Done():
 			return nil
 		case <-collected:
-			before := p.percent
+			percent := p.percent
 			burst = p.collected(time.Now(), live()) || burst
-			if p.percent != before {
+			if p.percent != percent {
 				pace(p.percent)
 			}
-			if len(next) == 1 {
+			if burst && len(next) == 1 {
 				settle.Reset(quietGap)
 			}
 		case <-settle.C:
-			if len(next) == 1 && !burst && unused() < muchUnused {
-				continue
-			}
-			burst = false
-			p.percent = settledPercent
-			if err := Settle(); err != nil {
-				return err
-			}
-			if len(next) > 1 {
-				if next = next[1:]; len(next) > 1 {
-					settle.Reset(next[0])
+			use := used()
+			quiet := use.allocated-before.allocated < little
+			before = use
+			if burst || len(next) > 1 || quiet && use.spare > muchSpare {
+				burst = false
+				p.percent = settledPercent
+				if err := Settle(); err != nil {
+					return err
 				}
 			}
+			if len(next) > 1 {
+				next = next[1:]
+			}
+			settle.Reset(next[0])
 		}
 	}
 }
@@ -100,8 +104,16 @@ func room() uint64 {
 // live returns the bytes that the last collection left.
 func live() uint64 { return figure("/gc/heap/live:bytes") }
 
-// unused returns the bytes that Settle would give back: whole pages of the heap.
-func unused() uint64 { return figure("/memory/classes/heap/free:bytes") }
+// use is what the heap is used for.
+type use struct {
+	allocated uint64 // bytes since the start
+	spare     uint64 // bytes that Settle may give back: those without objects, and objects made since the last collection
+}
+
+func used() use {
+	made := figure("/memory/classes/heap/objects:bytes")
+	return use{figure("/gc/heap/allocs:bytes"), figure("/memory/classes/heap/free:bytes") + made - min(made, live())}
+}
 
 func figure(name string) uint64 {
 	s := []metrics.Sample{{Name: name}}

@@ -66,17 +66,27 @@ func TestFollowsCollections(t *testing.T) {
 
 var kept []byte
 
-func TestUnusedIsWhatIsGivenBack(t *testing.T) {
-	kept = make([]byte, 3*muchUnused)
-	kept = nil
-	runtime.GC()
-	if got := unused(); got < muchUnused {
-		t.Errorf("%d bytes are unused after the garbage of %d was collected", got, 3*muchUnused)
+// What was made since the last collection may be garbage; after Settle it is known not to be.
+func TestSpare(t *testing.T) {
+	if err := Settle(); err != nil {
+		t.Fatal(err)
+	}
+	start := used()
+	if start.spare > muchSpare {
+		t.Errorf("%d bytes to spare after all was given back", start.spare)
+	}
+	kept = make([]byte, 2*muchSpare)
+	kept[0] = 1
+	use := used()
+	if use.spare < muchSpare || use.allocated-start.allocated < 2*muchSpare {
+		t.Errorf("%d bytes to spare and %d allocated after %d were made", use.spare, use.allocated-start.allocated, len(kept))
 	}
 	if err := Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if got := unused(); got > muchUnused {
-		t.Errorf("%d bytes are unused after all was given back", got)
+	if got := used(); got.spare > muchSpare {
+		t.Errorf("%d bytes to spare, which are in use", got.spare)
 	}
+	runtime.KeepAlive(kept)
+	kept = nil
 }
