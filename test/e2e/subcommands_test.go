@@ -33,9 +33,9 @@ type use struct {
 const configMapA = `---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {app: a}}, data: {k: "%s"}}`
 
-// Every subcommand that `kubectl --help` names is called and does its work, with
-// the kubectl in carob and with the one that is installed, which may be older.
-// logs, exec, cp, port-forward, debug and run have tests of their own.
+// Every subcommand that `kubectl --help` names, and every one of theirs, is called
+// and does its work, with the kubectl in carob and with the one that is installed,
+// which may be older. cp, port-forward, debug and run have tests of their own.
 func TestEverySubcommand(t *testing.T) {
 	built := filepath.Join(filepath.Dir(carobBin), "kubectl")
 	t.Run("built in", func(t *testing.T) { tryAll(t, shared, built) })
@@ -50,14 +50,7 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		cmd.Path, cmd.Args[0] = kubectl, kubectl
 		return cmd
 	}
-	help, err := output(kube(t.Context(), "--help"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var there []string
-	for _, m := range regexp.MustCompile(`(?m)^  ([a-z-]+)  +[A-Z]`).FindAllStringSubmatch(help, -1) {
-		there = append(there, m[1])
-	}
+	there := subcommands(t, func(args ...string) *exec.Cmd { return kube(t.Context(), args...) })
 	ns := "subcommands"
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -67,6 +60,9 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		}
 		return file
 	}
+	copied := "--kubeconfig=" + filepath.Join(dir, "config")
+	crt, key := servingPair(t, "pair.example")
+	tls := "--cert=" + write("tls.crt", decoded(t, crt)) + " --key=" + write("tls.key", decoded(t, key))
 	a2 := write("a.yaml", fmt.Sprintf(configMapA, "two"))
 	write("kustomization.yaml", "resources: [a.yaml]\nnamePrefix: made-\n")
 	c.kubectl(t, "create", "namespace", ns)
@@ -77,6 +73,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "apply -f " + a2, want: []string{"configmap/a configured"}},
 		{args: "apply --server-side --force-conflicts -f " + a2, want: []string{"serverside-applied"}},
 		{args: "apply view-last-applied configmap/a", want: []string{"k: two"}},
+		{args: "apply edit-last-applied configmap/a", want: []string{"edited"}},
+		{args: "apply set-last-applied -f " + a2, want: []string{"configured"}},
 		{args: "kustomize " + dir, want: []string{"name: made-a"}},
 		{args: "apply -k " + dir, want: []string{"configmap/made-a created"}},
 		{args: "get configmap a -o jsonpath={.data.k}", want: []string{"two"}},
@@ -95,6 +93,10 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "set image deployment/web busybox=busybox:1.37", want: []string{"image updated"}},
 		{args: "set env deployment/web A=B", want: []string{"env updated"}},
 		{args: "set resources deployment/web --requests=cpu=10m", want: []string{"updated"}},
+		{args: "set serviceaccount deployment/web default", want: []string{"serviceaccount updated"}},
+		{args: "rollout status deployment/web --watch=false", want: []string{"deployment"}},
+		{args: "rollout history deployment/web", want: []string{"deployment.apps/web"}},
+		{args: "rollout undo deployment/web", fails: true, want: []string{"no rollout history found"}},
 		{args: "scale deployment/web --replicas=0", want: []string{"scaled"}},
 		{args: "rollout pause deployment/web", want: []string{"paused"}},
 		{args: "rollout resume deployment/web", want: []string{"resumed"}},
@@ -103,11 +105,26 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "get hpa web", want: []string{"Deployment/web"}},
 		{args: "expose deployment web --port=80", want: []string{"exposed"}},
 		{args: "create service clusterip plain --tcp=80:8080", want: []string{"created"}},
+		{args: "create service nodeport port --tcp=80:8080", want: []string{"created"}},
+		{args: "create service loadbalancer lb --tcp=80:8080", want: []string{"created"}},
+		{args: "create service externalname far --external-name=far.example", want: []string{"created"}},
+		{args: "set selector service/plain app=other", want: []string{"selector updated"}},
+		{args: "create secret docker-registry pulls --docker-username=u --docker-password=p", want: []string{"created"}},
+		{args: "create secret tls pair " + tls, want: []string{"created"}},
 		{args: "create secret generic s --from-literal=a=b", want: []string{"created"}},
 		{args: "create configmap m --from-literal=a=b", want: []string{"created"}},
 		{args: "create serviceaccount robot", want: []string{"created"}},
 		{args: "create role reader --verb=get,list --resource=pods", want: []string{"created"}},
 		{args: "create rolebinding robots --role=reader --serviceaccount=subcommands:robot", want: []string{"created"}},
+		{args: "set subject rolebinding/robots --user=jane", want: []string{"subjects updated"}},
+		{args: "create clusterrole e2e-reader --verb=get --resource=nodes", want: []string{"created"}},
+		{args: "create clusterrolebinding e2e-readers --clusterrole=e2e-reader --group=readers", want: []string{"created"}},
+		{args: "auth can-i get nodes --as=jane --as-group=readers", want: []string{"yes"}},
+		{args: "delete clusterrolebinding/e2e-readers clusterrole/e2e-reader", want: []string{"deleted"}},
+		{args: "create priorityclass e2e-high --value=1000", want: []string{"created"}},
+		{args: "delete priorityclass e2e-high", want: []string{"deleted"}},
+		{args: "create namespace subcommands-2", want: []string{"created"}},
+		{args: "delete namespace subcommands-2", want: []string{"deleted"}},
 		{args: "create quota q --hard=pods=100", want: []string{"created"}},
 		{args: "create job once --image=busybox -- true", want: []string{"created"}},
 		{args: "create cronjob nightly --image=busybox --schedule=@daily -- true", want: []string{"created"}},
@@ -153,14 +170,31 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "taint node e2e-node tried=yes:PreferNoSchedule", want: []string{"tainted"}},
 		{args: "taint node e2e-node tried-", want: []string{"untainted"}},
 		{args: "describe node e2e-node", want: []string{"Allocatable:", "Allocated resources"}},
-		{args: "top pods", fails: true, want: []string{"Metrics API not available"}},
+		{args: "top pod", fails: true, want: []string{"Metrics API not available"}},
+		{args: "top node", fails: true, want: []string{"Metrics API not available"}},
 
 		{args: "cluster-info", want: []string{"Kubernetes control plane"}},
+		{args: "cluster-info dump --namespaces=subcommands", want: []string{"said to cat", `"kind": "NodeList"`}},
 		{args: "api-resources", want: []string{"deployments", "networking.k8s.io/v1"}},
 		{args: "api-versions", want: []string{"apps/v1", "storage.k8s.io/v1"}},
 		{args: "version", want: []string{"Server Version: v1."}},
 		{args: "config view", want: []string{"current-context"}},
+		{args: "config set-cluster far --server=https://far.example " + copied, want: []string{`Cluster "far" set`}},
+		{args: "config get-clusters " + copied, want: []string{"far"}},
+		{args: "config set-credentials jane --token=t " + copied, want: []string{`User "jane" set`}},
+		{args: "config get-users " + copied, want: []string{"jane"}},
+		{args: "config set-context janes --cluster=far --user=jane " + copied, want: []string{`Context "janes" created`}},
+		{args: "config rename-context janes there " + copied, want: []string{"renamed"}},
+		{args: "config use-context there " + copied, want: []string{"Switched"}},
+		{args: "config current-context " + copied, want: []string{"there"}},
+		{args: "config get-contexts " + copied, want: []string{"there", "far", "jane"}},
+		{args: "config set contexts.there.namespace other " + copied, want: []string{"set"}},
+		{args: "config unset contexts.there.namespace " + copied, want: []string{"unset"}},
+		{args: "config delete-context there " + copied, want: []string{"deleted context there"}},
+		{args: "config delete-user jane " + copied, want: []string{"deleted user jane"}},
+		{args: "config delete-cluster far " + copied, want: []string{"deleted cluster far"}},
 		{args: "kuberc view --kuberc=" + write("kuberc", "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n"), want: []string{"Preference"}},
+		{args: "kuberc set --section=aliases --name=pods --command=get --kuberc=" + filepath.Join(dir, "kuberc"), want: []string{"pdated"}},
 		{args: "completion bash", want: []string{"__start_kubectl"}},
 		{args: "plugin list --name-only", fails: true, want: []string{"unable to find any kubectl plugins"}},
 	}
@@ -170,7 +204,7 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		if !slices.Contains(there, args[0]) {
 			continue // not in this version
 		}
-		tried = append(tried, args[0])
+		tried = append(tried, u.args)
 		if args[0] != "kuberc" && args[0] != "plugin" { // they take no flags in front
 			args = append([]string{"--namespace=" + ns}, args...)
 		}
@@ -189,10 +223,50 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 	defer cancel()
 	tryProxy(t, kube(ctx, "proxy", "--port=0"))
 	for _, name := range there {
-		if !slices.Contains(tried, name) {
+		if !slices.ContainsFunc(tried, func(args string) bool { return strings.HasPrefix(args+" ", name+" ") }) {
 			t.Errorf("kubectl %s was not tried", name)
 		}
 	}
+}
+
+// subcommands are all that help tells of, as "create" and "create secret tls".
+func subcommands(t *testing.T, kube func(args ...string) *exec.Cmd) []string {
+	t.Helper()
+	name := regexp.MustCompile(`(?m)^  ([a-z-]+)  +[A-Z]`)
+	var all []string
+	var look func(path []string)
+	look = func(path []string) {
+		help, err := output(kube(append(slices.Clone(path), "--help")...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(path) > 0 {
+			_, below, found := strings.Cut(help, "\nAvailable Commands:\n")
+			if !found {
+				return
+			}
+			help, _, _ = strings.Cut(below, "\n\n")
+		}
+		for _, m := range name.FindAllStringSubmatch(help, -1) {
+			sub := append(slices.Clone(path), m[1])
+			all = append(all, strings.Join(sub, " "))
+			look(sub)
+		}
+	}
+	look(nil)
+	if len(all) < 80 {
+		t.Errorf("help tells of %d commands only: %q", len(all), all)
+	}
+	return all
+}
+
+func decoded(t *testing.T, text string) string {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func tryProxy(t *testing.T, cmd *exec.Cmd) {
