@@ -105,9 +105,8 @@ mutants: ## break the life of a pod in many small ways: each must be noticed by 
 	$(GO) run ./test/mutants
 
 FUZZTIME ?= 60s
-fuzz: ## let the life of a pod see worlds that can't be, for FUZZTIME each
-	$(GO) test ./internal/core/podlife -run '^$$' -fuzz '^FuzzStep$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 5s
-	$(GO) test ./internal/core/podlife -run '^$$' -fuzz '^FuzzRecover$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 5s
+fuzz: native ## give all that reads from outside, and the life of a pod, what can't be, for FUZZTIME each (ONLY=regexp of targets)
+	@hack/fuzz $(FUZZTIME) $(ONLY)
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge

@@ -194,7 +194,7 @@ func join(list []Signal) string {
 func parseAmount(text string) (Amount, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		share, err := strconv.ParseFloat(number, 64)
-		if err != nil || share < 0 || share > 100 {
+		if err != nil || !(share >= 0 && share <= 100) { // NaN is neither
 			return Amount{}, fmt.Errorf("%q is no percentage from 0%% to 100%%", text)
 		}
 		if share == 100 {

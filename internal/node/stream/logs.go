@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -112,6 +113,9 @@ func (b *body) Flush() {
 	}
 }
 
+// maxSince is as many seconds as a duration holds: 292 years.
+const maxSince = int64(math.MaxInt64 / time.Second)
+
 // logQuery is what the parameters of a request ask for.
 type logQuery struct {
 	logs.Options
@@ -147,7 +151,7 @@ func parseLogQuery(v url.Values, now time.Time) (logQuery, error) {
 	q.Follow, q.Timestamps, q.previous = flag("follow"), flag("timestamps"), flag("previous")
 	q.Tail, q.Limit = number("tailLines"), number("limitBytes")
 	if n := number("sinceSeconds"); n != nil {
-		q.Since = now.Add(-time.Duration(*n) * time.Second)
+		q.Since = now.Add(-time.Duration(min(*n, maxSince)) * time.Second)
 	}
 	if text := v.Get("sinceTime"); text != "" && err == nil {
 		if q.Since, err = time.Parse(time.RFC3339, text); err != nil {
