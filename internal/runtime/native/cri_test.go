@@ -305,3 +305,14 @@ func TestOldMonitor(t *testing.T) {
 	buildOldMonitor(t, dir)
 	innerRun(t, dir, "^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestStartErrors)$")
 }
+
+// TestPodResources: a pod's new limits are in force when the agent tells of them; only who knows no such pod minds.
+func TestPodResources(t *testing.T) {
+	w := newWorld(t)
+	sb, _ := w.sandbox("pod")
+	for id, want := range map[string]codes.Code{sb: codes.OK, strings.Repeat("0", 64): codes.NotFound} {
+		if _, err := w.r.UpdatePodSandboxResources(bg, &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); status.Code(err) != want {
+			t.Errorf("%s: %v, want %s", id[:8], err, want)
+		}
+	}
+}

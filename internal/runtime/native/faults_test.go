@@ -498,6 +498,38 @@ func TestNoDescriptors(t *testing.T) {
 	w.emptied()
 }
 
+// TestStartRecordComesLater: there is no descriptor for the record of a container that has just
+// started. It runs, and its record is written as soon as it can be, without anybody asking.
+func TestStartRecordComesLater(t *testing.T) {
+	w, arm := brokenWorld(t)
+	sb, sbc := w.sandbox("later")
+	id := w.create(sb, sbc, "c", shell("exec sleep 1000"))
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	arm(&breaker{at: StepStartHelper, do: func(string) error {
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max})
+	}})
+	_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+	var rec containerRecord
+	lost := load(w.r.containerDir(id), &rec) // no descriptor to read it either
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(lost, unix.EMFILE) {
+		t.Errorf("there are descriptors: %v", lost)
+	}
+	w.eventually("the record says that the container runs", func() bool {
+		return load(w.r.containerDir(id), &rec) == nil && rec.StartedAt != 0
+	})
+	if err := w.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	w.inside(id)
+}
+
 // TestFullDisk: a data directory without room. What runs goes on, a new pod is
 // refused with the reason, an end is reported, and all works again with room.
 func TestFullDisk(t *testing.T) {

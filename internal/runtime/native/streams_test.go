@@ -143,10 +143,12 @@ func TestStreamExec(t *testing.T) {
 		sizes <- remotecommand.TerminalSize{Width: 132, Height: 43}
 		done := make(chan error)
 		go func() { done <- s.Exec(bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
-		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; exit 3")
+		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; while ! stty size | grep 25; do sleep 0.02; done; exit 3")
 		out.expect(t, "is-a-2-tty")
 		out.expect(t, "43 132")
 		out.expect(t, "xterm")
+		sizes <- remotecommand.TerminalSize{Width: 80, Height: 25} // somebody resizes the window
+		out.expect(t, "25 80")
 		var e utilexec.CodeExitError
 		if err := <-done; !asExit(err, &e) || e.Code != 3 {
 			t.Errorf("%v", err)
@@ -218,6 +220,23 @@ func TestAttach(t *testing.T) {
 		<-done
 		if st := w.wait(id); st.ExitCode != 4 {
 			t.Errorf("code %d", st.ExitCode)
+		}
+	})
+	t.Run("one after the other", func(t *testing.T) {
+		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin = true })
+		for _, word := range []string{"one", "two"} { // without stdin_once the end of a client's input is not the container's
+			ctx, cancel := context.WithCancel(bg)
+			out, done := newPipe(), make(chan error)
+			go func() { done <- s.Attach(ctx, id, strings.NewReader(word+"\n"), out, nil, false, nil) }()
+			out.expect(t, "got "+word+"\n")
+			cancel()
+			<-done
+			if strings.Contains(out.String(), "eof") {
+				t.Errorf("after %s its input has ended", word)
+			}
+		}
+		if !w.running(id) {
+			t.Error("it has ended with its clients")
 		}
 	})
 	t.Run("a large input", func(t *testing.T) {
