@@ -1,7 +1,8 @@
 // Package declared checks objects by the rules that the API's Go types declare in
 // comments ("+k8s:required", "+k8s:maxItems=8"), for which upstream's generator
 // makes the functions in the folders below. The strategies call it after the
-// hand-written rules of package validation; what both find is said once.
+// hand-written rules of package validation; what both find is said once, in the words of the
+// declared ones, as upstream does.
 package declared
 
 import (
@@ -9,6 +10,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/validate"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -48,8 +51,8 @@ var options = map[string]bool{
 	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false, "WorkloadWithJob": false,
 }
 
-// Check returns found, the errors of the hand-written rules, and what the declared
-// rules find beside them. old is nil for a create; subresource is empty for the
+// Check returns what the declared rules find, and of found, the errors of the
+// hand-written rules, what they do not find. old is nil for a create; subresource is empty for the
 // object itself.
 func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object, subresource string) field.ErrorList {
 	var path []string
@@ -62,11 +65,19 @@ func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, o
 	} else {
 		errs = s.ValidateUpdate(ctx, options, obj, old, path...)
 	}
-	for _, e := range errs {
-		// The two may word the same thing differently.
-		if !slices.ContainsFunc(found, func(f *field.Error) bool { return f.Field == e.Field && f.Type == e.Type }) {
-			found = append(found, e)
-		}
-	}
-	return found
+	errs = validate.FilterEnforcedDeclarativeErrors(ctx, errs, true)
+	found = slices.DeleteFunc(found, func(f *field.Error) bool {
+		return slices.ContainsFunc(errs, func(e *field.Error) bool { return supersedes(e, f) })
+	})
+	return append(found, errs...)
+}
+
+// supersedes tells whether a declared rule found what a hand-written one did, perhaps in other words.
+func supersedes(declared, written *field.Error) bool {
+	return declared.Field == written.Field && declared.Type == written.Type && isChange(declared) == isChange(written)
+}
+
+// isChange tells whether it is not the value but its change that is wrong.
+func isChange(e *field.Error) bool {
+	return e.Origin == "immutable" || e.Origin == "update" || e.Detail == apivalidation.FieldImmutableErrorMsg
 }

@@ -106,11 +106,4 @@ func claimSpec(s *corev1.PersistentVolumeClaimSpec) {
 	orNew(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
 	roundUp(s.Resources.Limits)
 	roundUp(s.Resources.Requests)
-	// An older client names a source in one field only; both say the same thing unless a namespace is given.
-	switch {
-	case s.DataSource != nil && s.DataSourceRef == nil:
-		s.DataSourceRef = &corev1.TypedObjectReference{APIGroup: s.DataSource.APIGroup, Kind: s.DataSource.Kind, Name: s.DataSource.Name}
-	case s.DataSource == nil && s.DataSourceRef != nil && s.DataSourceRef.Namespace == nil:
-		s.DataSource = &corev1.TypedLocalObjectReference{APIGroup: s.DataSourceRef.APIGroup, Kind: s.DataSourceRef.Kind, Name: s.DataSourceRef.Name}
-	}
 }

@@ -214,7 +214,9 @@ func (resizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	p.Spec, p.Status = o.Spec, o.Status
 	p.Spec.Containers = resized(wanted.Containers, o.Spec.Containers)
 	p.Spec.InitContainers = resized(wanted.InitContainers, o.Spec.InitContainers)
-	p.Spec.Resources = wanted.Resources
+	if wanted.Resources != nil { // else the client knows none of the pod as a whole
+		p.Spec.Resources = wanted.Resources
+	}
 	defaultPodResources(&p.Spec)
 	bumpGeneration(p, o)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/utils/ptr"
 
@@ -68,9 +69,28 @@ func setNameLabel(ns *corev1.Namespace) {
 	ns.Labels[corev1.LabelMetadataName] = ns.Name
 }
 
+// prepareNode makes the single range of a node's pods the first of the list: a
+// client that knows only one of the fields changes both. A source of the kubelet's
+// configuration means nothing any more; only an old one is kept.
+func prepareNode(s, old *corev1.NodeSpec) {
+	if old == nil || old.ConfigSource == nil {
+		s.ConfigSource = nil
+	}
+	switch {
+	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):
+		s.PodCIDRs = []string{s.PodCIDR}
+	case s.PodCIDR == "" && len(s.PodCIDRs) > 0:
+		s.PodCIDR = s.PodCIDRs[0]
+	}
+}
+
 func nodes() *Resource {
 	return Of[corev1.Node, corev1.NodeList](Resource{
 		Kind: core("Node"), Plural: "nodes", ShortNames: []string{"no"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareNode(&obj.(*corev1.Node).Spec, nil) },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			prepareNode(&obj.(*corev1.Node).Spec, &old.(*corev1.Node).Spec)
+		},
 		Fields: map[string]func(runtime.Object) string{
 			"spec.unschedulable": func(o runtime.Object) string { return strconv.FormatBool(o.(*corev1.Node).Spec.Unschedulable) },
 		},
@@ -263,6 +283,11 @@ func endpoints() *Resource {
 func limitRanges() *Resource {
 	return Of[corev1.LimitRange, corev1.LimitRangeList](Resource{
 		Kind: core("LimitRange"), Plural: "limitranges", ShortNames: []string{"limits"}, NoGeneration: true, CreateOnUpdate: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) {
+			if l := obj.(*corev1.LimitRange); l.Name == "" {
+				l.Name = string(uuid.NewUUID())
+			}
+		},
 		Table: createdAt,
 	})
 }
@@ -320,11 +345,42 @@ func persistentVolumes() *Resource {
 	})
 }
 
+// syncDataSources makes the older and the newer field for what a volume is filled
+// from say the same. A client that knows only the older one expects that a source
+// which is neither a claim nor a snapshot is ignored; sources in other namespaces
+// are not served.
+func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
+	elsewhere := func(r *corev1.TypedObjectReference) bool { return r != nil && r.Namespace != nil && *r.Namespace != "" }
+	if elsewhere(s.DataSourceRef) && (old == nil || old.DataSourceRef == nil) {
+		s.DataSourceRef = nil
+	}
+	if d := s.DataSource; d != nil && s.DataSourceRef == nil && (old == nil || old.DataSource == nil && old.DataSourceRef == nil) {
+		group := ""
+		if d.APIGroup != nil {
+			group = *d.APIGroup
+		}
+		if (group != "" || d.Kind != "PersistentVolumeClaim") && (group != "snapshot.storage.k8s.io" || d.Kind != "VolumeSnapshot") {
+			s.DataSource = nil
+		}
+	}
+	switch d, r := s.DataSource, s.DataSourceRef; {
+	case d != nil && r == nil:
+		s.DataSourceRef = &corev1.TypedObjectReference{APIGroup: d.APIGroup, Kind: d.Kind, Name: d.Name}
+	case d == nil && r != nil && !elsewhere(r):
+		s.DataSource = &corev1.TypedLocalObjectReference{APIGroup: r.APIGroup, Kind: r.Kind, Name: r.Name}
+	}
+}
+
 func persistentVolumeClaims() *Resource {
 	return Of[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](Resource{
 		Kind: core("PersistentVolumeClaim"), Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
-			obj.(*corev1.PersistentVolumeClaim).Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+			c := obj.(*corev1.PersistentVolumeClaim)
+			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+			syncDataSources(&c.Spec, nil)
+		},
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			syncDataSources(&obj.(*corev1.PersistentVolumeClaim).Spec, &old.(*corev1.PersistentVolumeClaim).Spec)
 		},
 		Fields: map[string]func(runtime.Object) string{"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolumeClaim).Name }},
 		Table: table.Kind{

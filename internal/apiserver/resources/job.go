@@ -13,6 +13,7 @@ import (
 // labels carry the job's UID, so two jobs never share pods.
 func prepareJob(_ context.Context, obj runtime.Object) {
 	j := obj.(*batchv1.Job)
+	j.Spec.Scheduling = nil
 	if ptr.Deref(j.Spec.ManualSelector, false) {
 		return
 	}
@@ -36,4 +37,16 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 	if _, ok := j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel]; !ok {
 		j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] = string(j.UID)
 	}
+}
+
+// Jobs are not scheduled as a whole (upstream's WorkloadWithJob is off by default):
+// what they ask for in that is dropped, as upstream does, so that nobody relies on it.
+func dropScheduling(_ context.Context, obj, old runtime.Object) {
+	if j := obj.(*batchv1.Job); old.(*batchv1.Job).Spec.Scheduling == nil {
+		j.Spec.Scheduling = nil
+	}
+}
+
+func dropTemplateScheduling(_ context.Context, obj runtime.Object) {
+	obj.(*batchv1.CronJob).Spec.JobTemplate.Spec.Scheduling = nil
 }

@@ -149,6 +149,7 @@ func jobs() *Resource {
 		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Fields:        map[string]func(runtime.Object) string{"status.successful": func(o runtime.Object) string { return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded)) }},
 		PrepareCreate: prepareJob,
+		PrepareUpdate: dropScheduling,
 		Table: table.Kind{
 			Columns: append(columns([]table.Column{{Name: "Status"}, {Name: "Completions"}, {Name: "Duration"}}, table.AgeColumn), wideTemplateColumns...),
 			Row:     jobRow},
@@ -204,6 +205,8 @@ func jobStatus(j *batchv1.Job) string {
 func cronJobs() *Resource {
 	return Of[batchv1.CronJob, batchv1.CronJobList](Resource{
 		Kind: batch("CronJob"), Plural: "cronjobs", ShortNames: []string{"cj"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		PrepareCreate: dropTemplateScheduling,
+		PrepareUpdate: func(ctx context.Context, obj, _ runtime.Object) { dropTemplateScheduling(ctx, obj) },
 		Table: table.Kind{
 			Columns: append(columns([]table.Column{{Name: "Schedule"}, {Name: "Timezone"}, {Name: "Suspend", Type: "boolean"}, {Name: "Active", Type: "integer"},
 				{Name: "Last Schedule"}}, table.AgeColumn), wideTemplateColumns...),

@@ -111,6 +111,7 @@ func (a *Allocator) Resource() *resources.Resource {
 	return resources.Of[corev1.Service, corev1.ServiceList](resources.Resource{
 		Kind: corev1.SchemeGroupVersion.WithKind("Service"), Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
 		Status: true, StatusMetadata: true, NoGeneration: true,
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { dropUnused(svc(obj), svc(old)) },
 		Fields: map[string]func(runtime.Object) string{
 			"spec.clusterIP": func(o runtime.Object) string { return svc(o).Spec.ClusterIP },
 			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
@@ -164,9 +165,55 @@ func normalize(s *corev1.Service) {
 	}
 }
 
+// dropUnused removes what only the old type had a use for, unless the client has
+// changed it: a client that changes the type need not know all that goes with it.
+func dropUnused(s, old *corev1.Service) {
+	is, was := &s.Spec, &old.Spec
+	if wantsIP(old) && !wantsIP(s) {
+		if is.ClusterIP == was.ClusterIP && slices.Equal(is.ClusterIPs, was.ClusterIPs) {
+			is.ClusterIP, is.ClusterIPs = "", nil
+		}
+		if slices.Equal(is.IPFamilies, was.IPFamilies) {
+			is.IPFamilies = nil
+		}
+		if equalTo(is.IPFamilyPolicy, was.IPFamilyPolicy) {
+			is.IPFamilyPolicy = nil
+		}
+	}
+	if hasPorts, had := wantsPortType(s), wantsPortType(old); had && !hasPorts {
+		if slices.EqualFunc(is.Ports, was.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+			for i := range is.Ports {
+				is.Ports[i].NodePort = 0
+			}
+		}
+		if is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
+			is.ExternalTrafficPolicy = ""
+		}
+	}
+	if wantsHealthPort(old) && !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
+		is.HealthCheckNodePort = 0
+	}
+	if was.Type == corev1.ServiceTypeLoadBalancer && is.Type != corev1.ServiceTypeLoadBalancer {
+		if equalTo(is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts) {
+			is.AllocateLoadBalancerNodePorts = nil
+		}
+		if equalTo(is.LoadBalancerClass, was.LoadBalancerClass) {
+			is.LoadBalancerClass = nil
+		}
+	}
+}
+
+// wantsPortType tells whether services of this type are reached from outside by ports of nodes.
+func wantsPortType(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+func equalTo[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+
 // carryOver gives a client that left out what was allocated the old values, so
 // that a plain replace or apply of its manifest works.
 func carryOver(s, old *corev1.Service) {
+	dropUnused(s, old)
 	if !wantsIP(s) {
 		if wantsIP(old) && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"slices"
 )
 
 // versionRule says which apiVersions a reference may have.
@@ -121,14 +120,6 @@ func scalingRules(r *autoscalingv2.HPAScalingRules, at *field.Path) field.ErrorL
 		errs = append(errs, nonNegativeQuantity(*r.Tolerance, at.Child("tolerance"))...)
 	}
 	return errs
-}
-
-// supported is oneOf for fields whose empty value is just another wrong one.
-func supported(value string, at *field.Path, values ...string) field.ErrorList {
-	if slices.Contains(values, value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(at, value, values)}
 }
 
 func metricSpec(m *autoscalingv2.MetricSpec, object versionRule, at *field.Path) field.ErrorList {

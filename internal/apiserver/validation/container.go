@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -63,18 +64,18 @@ func (k *podChecker) container(c *corev1.Container, r role, names sets.Set[strin
 		errs = append(errs, field.Required(at.Child("name"), ""))
 	} else {
 		add(messages(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name)))
-		if names.Has(c.Name) {
-			errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
-		}
-		names.Insert(c.Name)
 	}
+	if names.Has(c.Name) {
+		errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
+	}
+	names.Insert(c.Name)
 	switch {
 	case c.Image == "":
 		errs = append(errs, field.Required(at.Child("image"), ""))
 	case k.pod && c.Image != strings.TrimSpace(c.Image):
 		errs = append(errs, field.Invalid(at.Child("image"), c.Image, "must not have leading or trailing whitespace"))
 	}
-	add(oneOf(string(c.TerminationMessagePolicy), at.Child("terminationMessagePolicy"), string(corev1.TerminationMessageReadFile), string(corev1.TerminationMessageFallbackToLogsOnError)))
+	add(terminationMessagePolicy(c.TerminationMessagePolicy, at.Child("terminationMessagePolicy")))
 	add(oneOf(string(c.ImagePullPolicy), at.Child("imagePullPolicy"), string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever)))
 	add(k.ports(c.Ports, at.Child("ports")))
 	add(k.env(c.Env, at.Child("env")))
@@ -163,11 +164,8 @@ func (k *podChecker) ports(ports []corev1.ContainerPort, at *field.Path) field.E
 		if p.HostPort != 0 {
 			errs = append(errs, messages(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
 			if k.spec.HostNetwork && p.HostPort != p.ContainerPort {
-				errs = append(errs, field.Invalid(at.Child("containerPort"), p.ContainerPort, "must match `hostPort` when `hostNetwork` is true"))
+				errs = append(errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true"))
 			}
-		}
-		if p.HostIP != "" {
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("hostIP"), p.HostIP, false, nil)...)
 		}
 		errs = append(errs, protocol(p.Protocol, at.Child("protocol"))...)
 	}
@@ -236,7 +234,7 @@ func (k *podChecker) envSource(e *corev1.EnvVar, at *field.Path) field.ErrorList
 	}
 	switch {
 	case n == 0:
-		errs = append(errs, field.Invalid(at, "", "must specify one of: `configMapKeyRef`, `fieldRef`, `fileKeyRef`, `resourceFieldRef` or `secretKeyRef`"))
+		errs = append(errs, field.Invalid(at, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"))
 	case e.Value != "":
 		errs = append(errs, field.Invalid(at, "", "may not be specified when `value` is not empty"))
 	case n > 1:
@@ -246,10 +244,7 @@ func (k *podChecker) envSource(e *corev1.EnvVar, at *field.Path) field.ErrorList
 }
 
 func keyRef(name, key string, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if name == "" {
-		errs = append(errs, field.Required(at.Child("name"), ""))
-	}
+	errs := messages(at.Child("name"), name, apivalidation.NameIsDNSSubdomain(name, false))
 	if key == "" {
 		return append(errs, field.Required(at.Child("key"), ""))
 	}
@@ -262,6 +257,7 @@ func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field
 	if r.VolumeName == "" {
 		errs = append(errs, field.Required(at.Child("volumeName"), ""))
 	} else if v, ok := k.volumes[r.VolumeName]; !ok {
+		errs = append(errs, messages(at.Child("volumeName"), r.VolumeName, validation.IsDNS1123Label(r.VolumeName))...)
 		errs = append(errs, field.NotFound(at.Child("volumeName"), r.VolumeName))
 	} else if v.EmptyDir == nil {
 		errs = append(errs, field.Invalid(at.Child("volumeName"), r.VolumeName, "referenced volume must be of type emptyDir"))
@@ -269,7 +265,7 @@ func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field
 	if r.Path == "" {
 		errs = append(errs, field.Required(at.Child("path"), ""))
 	} else {
-		errs = append(errs, descendingPath(r.Path, at.Child("path"))...)
+		errs = append(errs, noBacksteps(r.Path, at.Child("path"))...)
 	}
 	if r.Key == "" {
 		errs = append(errs, field.Required(at.Child("key"), ""))
@@ -301,11 +297,11 @@ func fieldRef(r *corev1.ObjectFieldSelector, allowed []string, at *field.Path) f
 	if base, sub, ok := strings.Cut(strings.TrimSuffix(r.FieldPath, "']"), "['"); ok && strings.HasSuffix(r.FieldPath, "']") {
 		switch base {
 		case "metadata.annotations":
-			return messages(at.Child("fieldPath"), r.FieldPath, validation.IsQualifiedName(strings.ToLower(sub)))
+			return messages(at, strings.ToLower(sub), validation.IsQualifiedName(strings.ToLower(sub)))
 		case "metadata.labels":
-			return messages(at.Child("fieldPath"), r.FieldPath, validation.IsQualifiedName(sub))
+			return messages(at, sub, validation.IsQualifiedName(sub))
 		}
-		return field.ErrorList{field.Invalid(at.Child("fieldPath"), base, "does not support subscript")}
+		return field.ErrorList{field.Invalid(at, base, "does not support subscript")}
 	}
 	if !slices.Contains(envFields, r.FieldPath) && !slices.Contains(fileFields, r.FieldPath) {
 		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, "error converting fieldPath: field label not supported: "+r.FieldPath)}
@@ -323,15 +319,17 @@ var containerFields = []string{
 
 func resourceFieldRef(r *corev1.ResourceFieldSelector, file bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if file && r.ContainerName == "" {
-		errs = append(errs, field.Required(at.Child("containerName"), ""))
-	}
 	name := strings.TrimPrefix(strings.TrimPrefix(r.Resource, "limits."), "requests.")
 	switch {
+	case file && r.ContainerName == "":
+		errs = append(errs, field.Required(at.Child("containerName"), ""))
 	case r.Resource == "":
-		return append(errs, field.Required(at.Child("resource"), ""))
-	case !slices.Contains(containerFields, r.Resource) && !(name != r.Resource && strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)):
-		return append(errs, field.NotSupported(at.Child("resource"), r.Resource, containerFields))
+		errs = append(errs, field.Required(at.Child("resource"), ""))
+	case !slices.Contains(containerFields, r.Resource) && (name == r.Resource || !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)):
+		errs = append(errs, field.NotSupported(at.Child("resource"), r.Resource, containerFields))
+	}
+	if name == r.Resource {
+		return errs // it has no amount to divide
 	}
 	divisors := []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 	if name == string(corev1.ResourceCPU) {
@@ -347,43 +345,53 @@ func resourceFieldRef(r *corev1.ResourceFieldSelector, file bool, at *field.Path
 	return errs
 }
 
-func envFrom(list []corev1.EnvFromSource, at *field.Path) field.ErrorList {
+func envFrom(list []corev1.EnvFromSource, whole *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
-		e, at := &list[i], at.Index(i)
+		e, at := &list[i], whole.Index(i)
 		if e.Prefix != "" {
 			errs = append(errs, messages(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
 		}
-		if e.ConfigMapRef != nil && e.ConfigMapRef.Name == "" {
-			errs = append(errs, field.Required(at.Child("configMapRef", "name"), ""))
-		}
-		if e.SecretRef != nil && e.SecretRef.Name == "" {
-			errs = append(errs, field.Required(at.Child("secretRef", "name"), ""))
+		for _, ref := range []struct {
+			field string
+			set   bool
+			name  func() string
+		}{{"configMapRef", e.ConfigMapRef != nil, func() string { return e.ConfigMapRef.Name }}, {"secretRef", e.SecretRef != nil, func() string { return e.SecretRef.Name }}} {
+			switch at := at.Child(ref.field, "name"); {
+			case !ref.set:
+			case ref.name() == "":
+				errs = append(errs, field.Required(at, ""))
+			default:
+				errs = append(errs, messages(at, ref.name(), apivalidation.NameIsDNSSubdomain(ref.name(), true))...)
+			}
 		}
 		switch {
 		case e.ConfigMapRef == nil && e.SecretRef == nil:
-			errs = append(errs, field.Invalid(at, "", "must specify one of: `configMapRef` or `secretRef`"))
+			errs = append(errs, field.Invalid(whole, "", "must specify one of: `configMapRef` or `secretRef`"))
 		case e.ConfigMapRef != nil && e.SecretRef != nil:
-			errs = append(errs, field.Invalid(at, "", "may not have more than one field specified at a time"))
+			errs = append(errs, field.Invalid(whole, "", "may not have more than one field specified at a time"))
 		}
 	}
 	return errs
 }
 
-func (k *podChecker) mounts(c *corev1.Container, at *field.Path) field.ErrorList {
+// mounts checks where volumes are mounted. For paths inside of volumes and modes of mounts it is the list that upstream
+// blames, not its item.
+func (k *podChecker) mounts(c *corev1.Container, list *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	paths := sets.New[string]()
-	devices := sets.New[string]()
+	devices, deviceNames := sets.New[string](), sets.New[string]()
 	for _, d := range c.VolumeDevices {
 		devices.Insert(d.DevicePath)
+		deviceNames.Insert(d.Name)
 	}
 	for i := range c.VolumeMounts {
-		m, at := &c.VolumeMounts[i], at.Index(i)
+		m, at := &c.VolumeMounts[i], list.Index(i)
 		if m.Name == "" {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		}
 		v, ok := k.volumes[m.Name]
-		if m.Name != "" && !ok {
+		if !ok {
 			errs = append(errs, field.NotFound(at.Child("name"), m.Name))
 		}
 		if m.MountPath == "" {
@@ -393,25 +401,28 @@ func (k *podChecker) mounts(c *corev1.Container, at *field.Path) field.ErrorList
 			errs = append(errs, field.Invalid(at.Child("mountPath"), m.MountPath, "must be unique"))
 		}
 		paths.Insert(m.MountPath)
+		if deviceNames.Has(m.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), m.Name, "must not already exist in volumeDevices"))
+		}
 		if devices.Has(m.MountPath) {
 			errs = append(errs, field.Invalid(at.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices"))
 		}
 		if m.SubPath != "" {
-			errs = append(errs, descendingPath(m.SubPath, at.Child("subPath"))...)
+			errs = append(errs, descendingPath(m.SubPath, list.Child("subPath"))...)
 		}
 		if m.SubPathExpr != "" {
 			if m.SubPath != "" {
 				errs = append(errs, field.Invalid(at.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive"))
 			}
-			errs = append(errs, descendingPath(m.SubPathExpr, at.Child("subPathExpr"))...)
+			errs = append(errs, descendingPath(m.SubPathExpr, list.Child("subPathExpr"))...)
 		}
 		if p := m.MountPropagation; p != nil {
-			errs = append(errs, oneOf(string(*p), at.Child("mountPropagation"), string(corev1.MountPropagationBidirectional), string(corev1.MountPropagationHostToContainer), string(corev1.MountPropagationNone))...)
+			errs = append(errs, supported(string(*p), list.Child("mountPropagation"), string(corev1.MountPropagationBidirectional), string(corev1.MountPropagationHostToContainer), string(corev1.MountPropagationNone))...)
 			if *p == corev1.MountPropagationBidirectional && !privileged(c) {
-				errs = append(errs, field.Forbidden(at.Child("mountPropagation"), "Bidirectional mount propagation is available only to privileged containers"))
+				errs = append(errs, field.Forbidden(list.Child("mountPropagation"), "Bidirectional mount propagation is available only to privileged containers"))
 			}
 		}
-		errs = append(errs, recursiveReadOnly(m, at.Child("recursiveReadOnly"))...)
+		errs = append(errs, recursiveReadOnly(m, list.Child("recursiveReadOnly"))...)
 		if ok && v.Image != nil && m.SubPathExpr != "" {
 			errs = append(errs, field.Forbidden(at.Child("subPathExpr"), "may not be used with image volumes"))
 		}
@@ -439,6 +450,16 @@ func recursiveReadOnly(m *corev1.VolumeMount, at *field.Path) field.ErrorList {
 	return errs
 }
 
+func terminationMessagePolicy(p corev1.TerminationMessagePolicy, at *field.Path) field.ErrorList {
+	switch p {
+	case corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError:
+		return nil
+	case "":
+		return field.ErrorList{field.Required(at, "")}
+	}
+	return field.ErrorList{field.NotSupported(at, p, []corev1.TerminationMessagePolicy{corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError})}
+}
+
 func privileged(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
 }
@@ -463,34 +484,40 @@ func noBacksteps(p string, at *field.Path) field.ErrorList {
 
 func (k *podChecker) devices(c *corev1.Container, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	paths, names, mounted := sets.New[string](), sets.New[string](), sets.New[string]()
+	paths, names, mounted, mountNames := sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string]()
 	for _, m := range c.VolumeMounts {
 		mounted.Insert(m.MountPath)
+		mountNames.Insert(m.Name)
 	}
 	for i, d := range c.VolumeDevices {
-		at := at.Index(i)
-		switch v, ok := k.volumes[d.Name]; {
-		case d.Name == "":
-			errs = append(errs, field.Required(at.Child("name"), ""))
-		case names.Has(d.Name):
-			errs = append(errs, field.Invalid(at.Child("name"), d.Name, "must be unique"))
-		case !ok:
-			errs = append(errs, field.NotFound(at.Child("name"), d.Name))
-		case v.PersistentVolumeClaim == nil && v.Ephemeral == nil:
-			errs = append(errs, field.Invalid(at.Child("name"), d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"))
+		name, device := at.Index(i).Child("name"), at.Index(i).Child("devicePath")
+		if d.Name == "" {
+			errs = append(errs, field.Required(name, ""))
+		} else if names.Has(d.Name) {
+			errs = append(errs, field.Invalid(name, d.Name, "must be unique"))
 		}
 		names.Insert(d.Name)
-		switch {
-		case d.DevicePath == "":
-			errs = append(errs, field.Required(at.Child("devicePath"), ""))
-		case paths.Has(d.DevicePath):
-			errs = append(errs, field.Invalid(at.Child("devicePath"), d.DevicePath, "must be unique"))
-		default:
-			errs = append(errs, noBacksteps(d.DevicePath, at.Child("devicePath"))...)
+		if v, ok := k.volumes[d.Name]; !ok {
+			errs = append(errs, field.NotFound(name, d.Name))
+		} else if v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
+			errs = append(errs, field.Invalid(name, d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"))
 		}
-		paths.Insert(d.DevicePath)
+		if mountNames.Has(d.Name) {
+			errs = append(errs, field.Invalid(name, d.Name, "must not already exist in volumeMounts"))
+		}
+		if d.DevicePath == "" {
+			errs = append(errs, field.Required(device, ""))
+		}
+		if paths.Has(d.DevicePath) {
+			errs = append(errs, field.Invalid(device, d.DevicePath, "must be unique"))
+		}
+		if len(noBacksteps(d.DevicePath, device)) > 0 {
+			errs = append(errs, field.Invalid(device, d.DevicePath, "can not contain backsteps ('..')"))
+		} else {
+			paths.Insert(d.DevicePath)
+		}
 		if mounted.Has(d.DevicePath) {
-			errs = append(errs, field.Invalid(at.Child("devicePath"), d.DevicePath, "must not already exist as a path in volumeMounts"))
+			errs = append(errs, field.Invalid(device, d.DevicePath, "must not already exist as a path in volumeMounts"))
 		}
 	}
 	return errs
@@ -498,13 +525,38 @@ func (k *podChecker) devices(c *corev1.Container, at *field.Path) field.ErrorLis
 
 func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	known := sets.New[string]()
+	for _, c := range k.spec.ResourceClaims {
+		known.Insert(c.Name)
+	}
+	seen := sets.New[string]() // whole claims by name, parts of them by name/request
 	for i, c := range claims {
-		known := slices.ContainsFunc(k.spec.ResourceClaims, func(p corev1.PodResourceClaim) bool { return p.Name == c.Name })
+		at := at.Index(i)
+		if c.Name == "" {
+			errs = append(errs, field.Required(at, ""))
+			continue
+		}
+		key := c.Name
+		if c.Request != "" {
+			key += "/" + c.Request
+			errs = append(errs, messages(at.Child("request"), c.Request, validation.IsDNS1123Label(c.Request))...)
+		}
 		switch {
-		case c.Name == "":
-			errs = append(errs, field.Required(at.Index(i), ""))
-		case !known:
-			errs = append(errs, field.NotFound(at.Index(i), c.Name))
+		case seen.Has(c.Name):
+			errs = append(errs, field.Duplicate(at, c.Name))
+		case seen.Has(key):
+			errs = append(errs, field.Duplicate(at, key))
+		case c.Request == "" && slices.ContainsFunc(seen.UnsortedList(), func(s string) bool { return strings.HasPrefix(s, c.Name+"/") }):
+			errs = append(errs, field.Duplicate(at, c.Name))
+		}
+		seen.Insert(key)
+		if !known.Has(c.Name) {
+			missing := field.NotFound(at, c.Name)
+			missing.Detail = "must be one of the names in pod.spec.resourceClaims which is empty"
+			if known.Len() > 0 {
+				missing.Detail = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(sets.List(known), ", ")
+			}
+			errs = append(errs, missing)
 		}
 	}
 	return errs
@@ -520,14 +572,17 @@ func (k *podChecker) resizePolicy(c *corev1.Container, r role, at *field.Path) f
 		seen.Insert(p.ResourceName)
 		errs = append(errs, oneOf(string(p.ResourceName), at, string(corev1.ResourceCPU), string(corev1.ResourceMemory))...)
 		errs = append(errs, oneOf(string(p.RestartPolicy), at, string(corev1.NotRequired), string(corev1.RestartContainer))...)
-		if p.RestartPolicy != corev1.RestartContainer {
-			continue
-		}
+		never := k.spec.RestartPolicy == corev1.RestartPolicyNever
 		switch {
 		case r == initial && !resources.IsSidecar(c):
-			errs = append(errs, field.Invalid(at, p.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers"))
-		case k.spec.RestartPolicy == corev1.RestartPolicyNever && r == regular && c.RestartPolicy == nil:
-			errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when `restartPolicy` is 'Never'"))
+			if p.RestartPolicy == corev1.RestartContainer {
+				errs = append(errs, field.Invalid(at, p.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers"))
+			}
+			if never && p.RestartPolicy != corev1.NotRequired {
+				errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
+			}
+		case never && p.RestartPolicy != corev1.NotRequired:
+			errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
 		}
 	}
 	return errs
@@ -541,7 +596,7 @@ func (k *podChecker) restartRules(c *corev1.Container, r role, at *field.Path) f
 	}
 	var errs field.ErrorList
 	if c.RestartPolicy != nil {
-		errs = append(errs, oneOf(string(*c.RestartPolicy), at.Child("restartPolicy"),
+		errs = append(errs, supported(string(*c.RestartPolicy), at.Child("restartPolicy"),
 			string(corev1.ContainerRestartPolicyAlways), string(corev1.ContainerRestartPolicyNever), string(corev1.ContainerRestartPolicyOnFailure))...)
 	}
 	rules := at.Child("restartPolicyRules")
@@ -556,12 +611,12 @@ func (k *podChecker) restartRules(c *corev1.Container, r role, at *field.Path) f
 	}
 	for i, rule := range c.RestartPolicyRules {
 		at := rules.Index(i)
-		errs = append(errs, oneOf(string(rule.Action), at.Child("action"), string(corev1.ContainerRestartRuleActionRestart), string(corev1.ContainerRestartRuleActionRestartAllContainers))...)
+		errs = append(errs, supported(string(rule.Action), at.Child("action"), string(corev1.ContainerRestartRuleActionRestart), string(corev1.ContainerRestartRuleActionRestartAllContainers))...)
 		if rule.ExitCodes == nil {
 			errs = append(errs, field.Required(at.Child("exitCodes"), "must be specified"))
 			continue
 		}
-		errs = append(errs, oneOf(string(rule.ExitCodes.Operator), at.Child("exitCodes", "operator"),
+		errs = append(errs, supported(string(rule.ExitCodes.Operator), at.Child("exitCodes", "operator"),
 			string(corev1.ContainerRestartRuleOnExitCodesOpIn), string(corev1.ContainerRestartRuleOnExitCodesOpNotIn))...)
 		if n := len(rule.ExitCodes.Values); n > maxExitCodes {
 			errs = append(errs, field.TooMany(at.Child("exitCodes", "values"), n, maxExitCodes))
@@ -642,7 +697,8 @@ func probe(p *corev1.Probe, kind probeKind, at *field.Path) field.ErrorList {
 	if g := p.TerminationGracePeriodSeconds; g != nil {
 		if kind == readiness {
 			errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *g, "must not be set for readinessProbes"))
-		} else if *g <= 0 {
+		}
+		if *g <= 0 {
 			errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *g, "must be greater than 0"))
 		}
 	}
@@ -700,8 +756,8 @@ func (h handler) checkHTTP(at *field.Path) field.ErrorList {
 	}
 	errs = append(errs, portNumberOrName(h.httpGet.Port, at.Child("port"))...)
 	errs = append(errs, oneOf(string(h.httpGet.Scheme), at.Child("scheme"), string(corev1.URISchemeHTTP), string(corev1.URISchemeHTTPS))...)
-	for i, header := range h.httpGet.HTTPHeaders {
-		errs = append(errs, messages(at.Child("httpHeaders").Index(i).Child("name"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
+	for _, header := range h.httpGet.HTTPHeaders {
+		errs = append(errs, messages(at.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
 	}
 	return errs
 }

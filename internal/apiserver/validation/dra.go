@@ -197,7 +197,7 @@ func allocation(a *resourcev1.AllocationResult, known claimRequests, at *field.P
 		errs = append(errs, deviceConfiguration(&c.DeviceConfiguration, at)...)
 	}
 	if a.NodeSelector != nil {
-		errs = append(errs, nodeSelector(a.NodeSelector, at.Child("nodeSelector"))...)
+		errs = append(errs, nodeSelector(a.NodeSelector, false, at.Child("nodeSelector"))...)
 	}
 	return errs
 }
@@ -242,7 +242,7 @@ func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList {
 		errs = append(errs, messages(at.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 	}
 	if sel := s.Spec.NodeSelector; sel != nil {
-		errs = append(errs, nodeSelector(sel, at.Child("nodeSelector"))...)
+		errs = append(errs, nodeSelector(sel, false, at.Child("nodeSelector"))...)
 		if len(sel.NodeSelectorTerms) > 1 {
 			errs = append(errs, field.Invalid(at.Child("nodeSelector", "nodeSelectorTerms"), sel.NodeSelectorTerms, "must have exactly one node selector term"))
 		}

@@ -31,7 +31,7 @@ var kinds = map[schema.GroupKind]func() Rules{
 		r.StatusUpdate = typedUpdate(namespaceStatusUpdate)
 		return r
 	},
-	of(corev1.GroupName, "Node"):           func() Rules { return rulesOf(nil, node, nodeUpdate) },
+	of(corev1.GroupName, "Node"):           func() Rules { return withStatus(rulesOf(nil, node, nodeUpdate), nodeStatusUpdate) },
 	of(corev1.GroupName, "ServiceAccount"): func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
 	of(corev1.GroupName, "ConfigMap"):      func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
 	of(corev1.GroupName, "Secret"):         func() Rules { return rulesOf(nil, secret, secretUpdate) },
@@ -40,42 +40,49 @@ var kinds = map[schema.GroupKind]func() Rules{
 		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
 		return r
 	},
-	of(corev1.GroupName, "Endpoints"):             func() Rules { return rulesOf(nil, endpoints, nil) },
-	of(corev1.GroupName, "Event"):                 func() Rules { return Rules{Create: typed(event)} },
-	of(corev1.GroupName, "LimitRange"):            func() Rules { return rulesOf(nil, limitRange, nil) },
-	of(corev1.GroupName, "ResourceQuota"):         func() Rules { return rulesOf(nil, resourceQuota, resourceQuotaUpdate) },
-	of(corev1.GroupName, "PersistentVolume"):      func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
-	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules { return rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate) },
+	of(corev1.GroupName, "Endpoints"): func() Rules { return rulesOf(nil, endpoints, endpointsUpdate) },
+	of(corev1.GroupName, "Event"): func() Rules {
+		return Rules{Name: noName, Create: eventCreate, Update: eventUpdate}
+	},
+	of(corev1.GroupName, "LimitRange"): func() Rules { return rulesOf(nil, limitRange, nil) },
+	of(corev1.GroupName, "ResourceQuota"): func() Rules {
+		return withStatus(rulesOf(nil, resourceQuota, resourceQuotaUpdate), resourceQuotaStatusUpdate)
+	},
+	of(corev1.GroupName, "PersistentVolume"): func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
+	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules {
+		return withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate)
+	},
 	of(corev1.GroupName, "PodTemplate"): func() Rules {
 		return rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
 			return podTemplate(&t.Template, field.NewPath("template"))
 		}, nil)
 	},
 	of(corev1.GroupName, "ReplicationController"): func() Rules {
-		return warned(rulesOf(nil, replicationController, nil), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
+		return warned(withStatus(rulesOf(nil, replicationController, nil), replicationControllerStatusUpdate), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
 	},
 
 	of(appsv1.GroupName, "Deployment"): func() Rules {
-		return warned(rulesOf(nil, deployment, deploymentUpdate), func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template })
+		return warned(withStatus(rulesOf(nil, deployment, deploymentUpdate), deploymentStatusUpdate), func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template })
 	},
 	of(appsv1.GroupName, "ReplicaSet"): func() Rules {
-		return warned(rulesOf(nil, replicaSet, replicaSetUpdate), func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template })
+		return warned(withStatus(rulesOf(nil, replicaSet, replicaSetUpdate), replicaSetStatusUpdate), func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template })
 	},
 	of(appsv1.GroupName, "StatefulSet"): func() Rules {
-		return warned(rulesOf(apivalidation.NameIsDNSLabel, statefulSet, statefulSetUpdate), func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template })
+		return warned(withStatus(rulesOf(apivalidation.NameIsDNSLabel, statefulSet, statefulSetUpdate), statefulSetStatusUpdate), func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template })
 	},
 	of(appsv1.GroupName, "DaemonSet"): func() Rules {
-		return warned(rulesOf(nil, daemonSet, daemonSetUpdate), func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template })
+		return warned(withStatus(rulesOf(nil, daemonSet, daemonSetUpdate), daemonSetStatusUpdate), func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template })
 	},
+	of(appsv1.GroupName, "ControllerRevision"): func() Rules { return rulesOf(nil, controllerRevision, controllerRevisionUpdate) },
 	of(batchv1.GroupName, "Job"): func() Rules {
-		return warned(rulesOf(nil, job, jobUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
+		return warned(withStatus(rulesOf(nil, job, jobUpdate), jobStatusUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
 	},
-	of(batchv1.GroupName, "CronJob"): func() Rules { return rulesOf(nil, cronJob, nil) },
+	of(batchv1.GroupName, "CronJob"): func() Rules { return rulesOf(nil, cronJob, cronJobUpdate) },
 
 	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules { return rulesOf(nil, endpointSlice, endpointSliceUpdate) },
 	of(coordinationv1.GroupName, "Lease"):      func() Rules { return rulesOf(nil, lease, leaseUpdate) },
 	of(policyv1.GroupName, "PodDisruptionBudget"): func() Rules {
-		return rulesOf(nil, disruptionBudget, nil)
+		return withStatus(rulesOf(noName, disruptionBudget, disruptionBudgetUpdate), disruptionBudgetStatusUpdate)
 	},
 	of(schedulingv1.GroupName, "PriorityClass"): func() Rules { return rulesOf(nil, priorityClass, priorityClassUpdate) },
 	of(nodev1.GroupName, "RuntimeClass"):        func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
@@ -167,5 +174,14 @@ func warned[T any](r Rules, template func(*T) *corev1.PodTemplateSpec) Rules {
 		}
 		return templateWarnings(t, field.NewPath("spec", "template"))
 	}
+	return r
+}
+
+// noName asks nothing of a name beyond what every name must be: a segment of a path.
+func noName(string, bool) []string { return nil }
+
+// withStatus adds the check of a status to rules.
+func withStatus[T any](r Rules, check func(obj, old *T) field.ErrorList) Rules {
+	r.StatusUpdate = typedUpdate(check)
 	return r
 }

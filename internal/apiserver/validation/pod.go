@@ -3,6 +3,7 @@ package validation
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,13 +25,51 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 	return errs
 }
 
+// changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules let pass.
+func changedPod(p, old *corev1.Pod) field.ErrorList {
+	return checkPod(p, podFaults{selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: true, devices: true})
+}
+
+// podFaults are what a pod may have because the stored one has it.
+type podFaults struct {
+	selectors  bool // of topologySpreadConstraints
+	tokenPaths bool // of projected tokens, outside their volumes
+	sysctls    bool // of namespaces that are the host's
+	devices    bool // in user namespaces
+}
+
+func hasBadSpread(s *corev1.PodSpec) bool {
+	for i := range s.TopologySpreadConstraints {
+		if len(metav1validation.ValidateLabelSelector(s.TopologySpreadConstraints[i].LabelSelector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func hasBadTokenPath(s *corev1.PodSpec) bool {
+	for _, v := range s.Volumes {
+		if v.Projected == nil {
+			continue
+		}
+		for _, source := range v.Projected.Sources {
+			if t := source.ServiceAccountToken; t != nil && len(volumeFile(t.Path, nil)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // validatePod checks a whole pod.
-func validatePod(p *corev1.Pod) field.ErrorList {
+func validatePod(p *corev1.Pod) field.ErrorList { return checkPod(p, podFaults{}) }
+
+func checkPod(p *corev1.Pod, kept podFaults) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
 	errs = append(errs, Finalizers(p.Finalizers)...)
 	errs = append(errs, validatePodAnnotations(p, meta.Child("annotations"))...)
-	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true}).check(field.NewPath("spec"))...)
+	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true, name: p.Name, kept: kept}).check(field.NewPath("spec"))...)
 	return errs
 }
 
@@ -80,6 +119,8 @@ func podTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 type podChecker struct {
 	spec    *corev1.PodSpec
 	pod     bool
+	name    string // of the pod
+	kept    podFaults
 	volumes map[string]*corev1.VolumeSource
 }
 
@@ -93,13 +134,14 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	add(oneOf(string(s.RestartPolicy), path.Child("restartPolicy"), string(corev1.RestartPolicyAlways), string(corev1.RestartPolicyOnFailure), string(corev1.RestartPolicyNever)))
 	add(oneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet), string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
 	add(metav1validation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector")))
-	add(validatePodSecurityContext(s, path.Child("securityContext")))
+	add(validatePodSecurityContext(s, k.kept.sysctls, path.Child("securityContext")))
 	add(validateAffinity(s.Affinity, path.Child("affinity")))
 	add(validateDNSConfig(s.DNSConfig, s.DNSPolicy, path.Child("dnsConfig")))
 	add(validateReadinessGates(s.ReadinessGates, path.Child("readinessGates")))
 	add(validateSchedulingGates(s, path.Child("schedulingGates")))
-	add(validateTopologySpread(s.TopologySpreadConstraints, path.Child("topologySpreadConstraints")))
-	add(validateHostUsers(s, path))
+	add(validateTopologySpread(s.TopologySpreadConstraints, k.kept.selectors, path.Child("topologySpreadConstraints")))
+	add(hostProcesses(s, path))
+	add(validateHostUsers(s, k.kept.devices, path))
 	add(validateHostname(s, path))
 	add(validateTolerations(s.Tolerations, path.Child("tolerations")))
 	add(validateHostAliases(s.HostAliases, path.Child("hostAliases")))
@@ -124,12 +166,13 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	if s.PreemptionPolicy != nil {
 		add(oneOf(string(*s.PreemptionPolicy), path.Child("preemptionPolicy"), string(corev1.PreemptLowerPriority), string(corev1.PreemptNever)))
 	}
-	for name, q := range s.Overhead {
-		add(resourceName(name, path.Child("overhead").Key(string(name)), false))
-		add(quantity(name, q, path.Child("overhead").Key(string(name))))
-	}
+	add(resourceRequirements(&corev1.ResourceRequirements{Limits: s.Overhead}, path.Child("overhead")))
 	if s.OS != nil {
-		add(oneOf(string(s.OS.Name), path.Child("os", "name"), string(corev1.Linux), string(corev1.Windows)))
+		if s.OS.Name == "" {
+			errs = append(errs, field.Required(path.Child("os", "name"), ""))
+		} else {
+			add(supported(string(s.OS.Name), path.Child("os"), string(corev1.Linux), string(corev1.Windows)))
+		}
 	}
 	return errs
 }
@@ -144,6 +187,15 @@ func oneOf(value string, path *field.Path, values ...string) field.ErrorList {
 		return field.ErrorList{field.NotSupported(path, value, sets.List(known))}
 	}
 	return nil
+}
+
+// supported checks a field against its values, of which the empty one is none.
+func supported(value string, path *field.Path, values ...string) field.ErrorList {
+	if slices.Contains(values, value) {
+		return nil
+	}
+	slices.Sort(values)
+	return field.ErrorList{field.NotSupported(path, value, values)}
 }
 
 // messages makes an error of each message about one value.
@@ -173,7 +225,7 @@ func validateDNSConfig(c *corev1.PodDNSConfig, policy corev1.DNSPolicy, path *fi
 		errs = append(errs, field.Invalid(path.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
 	}
 	for i, ns := range c.Nameservers {
-		errs = append(errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), ns, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), ns, true, nil)...)
 	}
 	if len(c.Searches) > maxSearches {
 		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches)))
@@ -216,7 +268,7 @@ func validateSchedulingGates(s *corev1.PodSpec, path *field.Path) field.ErrorLis
 	return errs
 }
 
-func validateHostUsers(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+func validateHostUsers(s *corev1.PodSpec, keptDevices bool, path *field.Path) field.ErrorList {
 	if s.HostUsers == nil || *s.HostUsers {
 		return nil
 	}
@@ -231,8 +283,8 @@ func validateHostUsers(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Forbidden(path.Child("hostIPC"), "when `hostUsers` is false"))
 	}
 	for i := range s.Containers {
-		for j := range s.Containers[i].VolumeDevices {
-			errs = append(errs, field.Forbidden(path.Child("containers").Index(i).Child("volumeDevices").Index(j), "when `hostUsers` is false"))
+		if !keptDevices && len(s.Containers[i].VolumeDevices) > 0 {
+			errs = append(errs, field.Forbidden(path.Child("containers").Index(i).Child("volumeDevices"), "when `hostUsers` is false"))
 		}
 	}
 	return errs
@@ -267,7 +319,7 @@ func validateHostname(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 func validateHostAliases(aliases []corev1.HostAlias, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, a := range aliases {
-		errs = append(errs, validation.IsValidIPForLegacyField(path.Index(i).Child("ip"), a.IP, false, nil)...)
+		errs = append(errs, validation.IsValidIPForLegacyField(path.Index(i).Child("ip"), a.IP, true, nil)...)
 		for j, name := range a.Hostnames {
 			errs = append(errs, messages(path.Index(i).Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name))...)
 		}
@@ -323,11 +375,21 @@ func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) 
 	seen := sets.New[string]()
 	for i, c := range claims {
 		at := path.Index(i)
-		errs = append(errs, messages(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))...)
-		if seen.Has(c.Name) {
+		switch {
+		case c.Name == "":
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		case seen.Has(c.Name):
 			errs = append(errs, field.Duplicate(at.Child("name"), c.Name))
+		default:
+			errs = append(errs, messages(at.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))...)
+			seen.Insert(c.Name)
 		}
-		seen.Insert(c.Name)
+		if n := c.ResourceClaimName; n != nil {
+			errs = append(errs, messages(at.Child("resourceClaimName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+		}
+		if n := c.ResourceClaimTemplateName; n != nil {
+			errs = append(errs, messages(at.Child("resourceClaimTemplateName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+		}
 		switch {
 		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
 			errs = append(errs, field.Invalid(at, c, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"))
@@ -353,9 +415,10 @@ func validatePodResources(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 			}
 		}
 	}
-	if len(r.Claims) > 0 {
-		errs = append(errs, field.Forbidden(at.Child("claims"), "claims cannot be set for Resources at pod-level"))
+	if r.Claims != nil {
+		errs = append(errs, field.Forbidden(at.Child("claims"), "claims may not be set for Resources at pod-level"))
 	}
+	errs = append(errs, (&podChecker{spec: s}).claims(r.Claims, at.Child("claims"))...)
 	errs = append(errs, resourceRequirements(r, at)...)
 	if len(errs) > 0 {
 		return errs

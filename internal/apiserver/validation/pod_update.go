@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"carob/internal/apiserver/same"
-	"carob/internal/core/resources"
 )
 
 // updatable says which fields of a stored pod's spec may change (L1.61).
@@ -25,8 +24,7 @@ const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`sp
 // ValidatePodUpdate checks a change of the main resource (L1.61–L1.67).
 func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
-	errs = append(errs, Finalizers(p.Finalizers)...)
-	errs = append(errs, validatePod(p)...)
+	errs = append(errs, changedPod(p, old)...)
 	errs = append(errs, mirrorAnnotationUpdate(p, old)...)
 	if same.Meaning(&p.Spec, &old.Spec) {
 		return errs
@@ -121,7 +119,7 @@ func gateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) field.Err
 	var errs field.ErrorList
 	for i, g := range gates {
 		if !slices.Contains(old, g) {
-			errs = append(errs, field.Forbidden(at.Index(i), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
+			errs = append(errs, field.Forbidden(at.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}
 	return errs
@@ -229,7 +227,7 @@ func podIPs(p *corev1.Pod, at *field.Path) field.ErrorList {
 	for i, ip := range p.Status.PodIPs {
 		switch {
 		case !isIP(ip.IP):
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("podIPs").Index(i), ip.IP, false, nil)...)
+			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("podIPs").Index(i), ip.IP, true, nil)...)
 		case strings.Contains(ip.IP, ":"):
 			v6++
 		default:
@@ -308,8 +306,9 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 	if _, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")}
 	}
-	errs := validatePod(p)
+	errs := changedPod(p, old)
 	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+	errs = append(errs, mirrorAnnotationUpdate(p, old)...)
 	for i := range old.Spec.EphemeralContainers {
 		o := &old.Spec.EphemeralContainers[i]
 		j := slices.IndexFunc(p.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == o.Name })
@@ -319,87 +318,6 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 		case !apiequality.Semantic.DeepEqual(&p.Spec.EphemeralContainers[j], o):
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", o.Name, diff.Diff(o, &p.Spec.EphemeralContainers[j]))))
 		}
-	}
-	return errs
-}
-
-// resizable says which fields the resize subresource may change.
-const resizable = "only cpu and memory resources are mutable"
-
-// ValidatePodResize checks a change through the resize subresource (L1.116).
-func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
-	if resources.IsStatic(old) {
-		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
-	}
-	if _, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
-	}
-	if old.Spec.OS != nil && old.Spec.OS.Name == corev1.Windows {
-		return field.ErrorList{field.Forbidden(field.NewPath(""), "windows pods cannot be resized")}
-	}
-	errs := validatePod(p)
-	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
-	spec := field.NewPath("spec")
-	if len(p.Spec.Containers) != len(old.Spec.Containers) {
-		errs = append(errs, field.Forbidden(spec.Child("containers"), "containers may not be added or removed on resize"))
-	}
-	if len(p.Spec.InitContainers) != len(old.Spec.InitContainers) {
-		errs = append(errs, field.Forbidden(spec.Child("initContainers"), "initContainers may not be added or removed on resize"))
-	}
-	if len(errs) > 0 {
-		return errs
-	}
-	if resources.ComputeQoS(p) != resources.QoS(old) {
-		errs = append(errs, field.Invalid(spec, resources.ComputeQoS(p), "Pod QOS Class may not change as a result of resizing"))
-	}
-
-	rest := p.Spec.DeepCopy()
-	undo := func(cs, was []corev1.Container, at *field.Path) {
-		for i := range cs {
-			at := at.Index(i)
-			if cs[i].Name != was[i].Name {
-				errs = append(errs, field.Forbidden(at.Child("name"), "containers may not be renamed or reordered on resize"))
-				continue
-			}
-			errs = append(errs, resourcesResize(&cs[i].Resources, &was[i].Resources, at.Child("resources"))...)
-			cs[i].Resources, cs[i].ResizePolicy = was[i].Resources, was[i].ResizePolicy
-		}
-	}
-	undo(rest.Containers, old.Spec.Containers, spec.Child("containers"))
-	undo(rest.InitContainers, old.Spec.InitContainers, spec.Child("initContainers"))
-	if rest.Resources != nil && old.Spec.Resources != nil {
-		errs = append(errs, resourcesResize(rest.Resources, old.Spec.Resources, spec.Child("resources"))...)
-	} else if rest.Resources == nil && old.Spec.Resources != nil {
-		errs = append(errs, field.Forbidden(spec.Child("resources"), "resources cannot be removed"))
-	}
-	rest.Resources = old.Spec.Resources
-	if !apiequality.Semantic.DeepEqual(rest, &old.Spec) {
-		errs = append(errs, field.Forbidden(spec, fmt.Sprintf("%s\n%v", resizable, diff.Diff(&old.Spec, rest))))
-	}
-	return errs
-}
-
-// resourcesResize checks one set of resources: cpu and memory may change, none may be taken away.
-func resourcesResize(r, old *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, list := range []struct {
-		name    string
-		is, was corev1.ResourceList
-	}{{"requests", r.Requests, old.Requests}, {"limits", r.Limits, old.Limits}} {
-		for _, name := range sortedNames(list.was) {
-			if _, ok := list.is[name]; !ok {
-				errs = append(errs, field.Forbidden(at.Child(list.name), fmt.Sprintf("resource %s cannot be removed", list.name)))
-			}
-		}
-		for _, name := range sortedNames(list.is) {
-			q, was := list.is[name], list.was[name]
-			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && q.Cmp(was) != 0 {
-				errs = append(errs, field.Forbidden(at.Child(list.name).Key(string(name)), resizable))
-			}
-		}
-	}
-	if !apiequality.Semantic.DeepEqual(r.Claims, old.Claims) {
-		errs = append(errs, field.Forbidden(at.Child("claims"), resizable))
 	}
 	return errs
 }

@@ -64,34 +64,39 @@ func sortedNames(l corev1.ResourceList) []corev1.ResourceName {
 // resourceName checks the name of a resource. container says that the list belongs to a container, where fewer standard
 // names make sense than in a quota.
 func resourceName(name corev1.ResourceName, at *field.Path, container bool) field.ErrorList {
-	errs := messages(at, string(name), validation.IsQualifiedName(string(name)))
-	if len(errs) > 0 {
-		return errs
-	}
-	if strings.Contains(string(name), "/") {
-		if container && !resources.IsExtended(name) && !strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
-			errs = append(errs, field.Invalid(at, name, "doesn't follow extended resource name standard"))
-		}
-		return errs
-	}
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
-		return nil
-	case corev1.ResourceStorage, corev1.ResourceQuotas, corev1.ResourcePods, corev1.ResourceServices, corev1.ResourceReplicationControllers,
-		corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims:
-		if !container {
-			return nil
-		}
-		return field.ErrorList{field.Invalid(at, name, "must be a standard resource for containers")}
-	}
-	if resources.IsHugePages(name) {
-		return nil
-	}
-	if container {
+	errs := messages(at, name, validation.IsQualifiedName(string(name)))
+	plain := !strings.Contains(string(name), "/")
+	if len(errs) == 0 && plain && name != corev1.ResourceStorage && !isQuotaResource(name) {
 		errs = append(errs, field.Invalid(at, name, "must be a standard resource type or fully qualified"))
-		return append(errs, field.Invalid(at, name, "must be a standard resource for containers"))
 	}
-	return field.ErrorList{field.Invalid(at, name, "must be a standard resource type or fully qualified")}
+	switch {
+	case !container:
+	case plain && name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage && !resources.IsHugePages(name):
+		errs = append(errs, field.Invalid(at, name, "must be a standard resource for containers"))
+	case !isNative(name) && (!resources.IsExtended(name) || len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) > 0):
+		errs = append(errs, field.Invalid(at, name, "doesn't follow extended resource name standard"))
+	}
+	return errs
+}
+
+// isQuotaResource tells whether a name without a prefix is one that quotas know.
+func isQuotaResource(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+		corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage, corev1.ResourceRequestsStorage,
+		corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage:
+		return true
+	}
+	return counted(name) || resources.IsHugePages(name) || strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
+}
+
+// amountOf checks the amount of one resource, wherever it may be.
+func amountOf(name corev1.ResourceName, q resource.Quantity, at *field.Path) field.ErrorList {
+	errs := nonNegativeQuantity(q, at)
+	if integral(name) && q.MilliValue()%1000 != 0 {
+		errs = append(errs, field.Invalid(at, q, "must be an integer"))
+	}
+	return errs
 }
 
 // quantity checks the amount of one resource.
@@ -116,12 +121,17 @@ func quantity(name corev1.ResourceName, q resource.Quantity, at *field.Path) fie
 
 // integral tells whether only whole numbers of a resource make sense.
 func integral(name corev1.ResourceName) bool {
+	return counted(name) || resources.IsExtended(name)
+}
+
+// counted tells whether a resource is a number of objects.
+func counted(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers, corev1.ResourceSecrets,
 		corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
 		return true
 	}
-	return resources.IsExtended(name)
+	return false
 }
 
 func nonNegativeQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
@@ -129,4 +139,17 @@ func nonNegativeQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(at, q.String(), notNegative)}
 	}
 	return nil
+}
+
+// validQuantity refuses less than nothing.
+func validQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
+	if q.Value() < 0 {
+		return field.ErrorList{field.Invalid(at, q.Value(), "must be a valid resource quantity")}
+	}
+	return nil
+}
+
+// isNative tells whether Kubernetes itself names a resource.
+func isNative(name corev1.ResourceName) bool {
+	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }

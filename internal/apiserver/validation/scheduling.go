@@ -45,28 +45,43 @@ func weight(w int32, at *field.Path) field.ErrorList {
 func nodeAffinity(n *corev1.NodeAffinity, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, at.Child(requiredField))...)
+		errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, false, at.Child(requiredField))...)
 	}
 	for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
 		term, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], at.Child(preferredField).Index(i)
 		errs = append(errs, weight(term.Weight, at)...)
-		errs = append(errs, nodeSelectorTerm(&term.Preference, at.Child("preference"))...)
+		errs = append(errs, nodeSelectorTerm(&term.Preference, false, at.Child("preference"))...)
 	}
 	return errs
 }
 
-func nodeSelector(s *corev1.NodeSelector, at *field.Path) field.ErrorList {
+func nodeSelector(s *corev1.NodeSelector, keptValues bool, at *field.Path) field.ErrorList {
 	if len(s.NodeSelectorTerms) == 0 {
 		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"), "must have at least one node selector term")}
 	}
 	var errs field.ErrorList
 	for i := range s.NodeSelectorTerms {
-		errs = append(errs, nodeSelectorTerm(&s.NodeSelectorTerms[i], at.Child("nodeSelectorTerms").Index(i))...)
+		errs = append(errs, nodeSelectorTerm(&s.NodeSelectorTerms[i], keptValues, at.Child("nodeSelectorTerms").Index(i))...)
 	}
 	return errs
 }
 
-func nodeSelectorTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
+// hasBadTerms tells whether a node selector asks for values that no label can have.
+func hasBadTerms(s *corev1.NodeSelector) bool {
+	if s == nil {
+		return false
+	}
+	for _, t := range s.NodeSelectorTerms {
+		for _, r := range t.MatchExpressions {
+			if slices.ContainsFunc(r.Values, func(v string) bool { return len(validation.IsValidLabelValue(v)) > 0 }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func nodeSelectorTerm(t *corev1.NodeSelectorTerm, keptValues bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range t.MatchExpressions {
 		r, at := &t.MatchExpressions[i], at.Child("matchExpressions").Index(i)
@@ -88,7 +103,9 @@ func nodeSelectorTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorLis
 		}
 		errs = append(errs, metav1validation.ValidateLabelName(r.Key, at.Child("key"))...)
 		for j, v := range r.Values {
-			errs = append(errs, messages(at.Child("values").Index(j), v, validation.IsValidLabelValue(v))...)
+			if !keptValues {
+				errs = append(errs, messages(at.Child("values").Index(j), v, validation.IsValidLabelValue(v))...)
+			}
 		}
 	}
 	for i := range t.MatchFields {
@@ -156,7 +173,7 @@ func matchKeys(keys []string, selector *metav1.LabelSelector, at *field.Path) fi
 	return errs
 }
 
-func validateTopologySpread(list []corev1.TopologySpreadConstraint, at *field.Path) field.ErrorList {
+func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelectors bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	seen := sets.New[string]()
 	for i := range list {
@@ -190,11 +207,13 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, at *field.Pa
 			value *corev1.NodeInclusionPolicy
 		}{{"nodeAffinityPolicy", c.NodeAffinityPolicy}, {"nodeTaintsPolicy", c.NodeTaintsPolicy}} {
 			if p.value != nil {
-				errs = append(errs, oneOf(string(*p.value), at.Child(p.name), string(corev1.NodeInclusionPolicyHonor), string(corev1.NodeInclusionPolicyIgnore))...)
+				errs = append(errs, supported(string(*p.value), at.Child(p.name), string(corev1.NodeInclusionPolicyHonor), string(corev1.NodeInclusionPolicyIgnore))...)
 			}
 		}
 		errs = append(errs, matchKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
-		errs = append(errs, metav1validation.ValidateLabelSelector(c.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
+		if !keptSelectors {
+			errs = append(errs, metav1validation.ValidateLabelSelector(c.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
+		}
 	}
 	return errs
 }

@@ -12,7 +12,7 @@ import (
 
 var sysctlName = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 
-func validatePodSecurityContext(s *corev1.PodSpec, at *field.Path) field.ErrorList {
+func validatePodSecurityContext(s *corev1.PodSpec, keptSysctls bool, at *field.Path) field.ErrorList {
 	c := s.SecurityContext
 	if c == nil {
 		return nil
@@ -31,23 +31,24 @@ func validatePodSecurityContext(s *corev1.PodSpec, at *field.Path) field.ErrorLi
 		errs = append(errs, messages(at.Child("supplementalGroups").Index(i), g, validation.IsValidGroupID(g))...)
 	}
 	if p := c.SupplementalGroupsPolicy; p != nil {
-		errs = append(errs, oneOf(string(*p), at.Child("supplementalGroupsPolicy"), string(corev1.SupplementalGroupsPolicyMerge), string(corev1.SupplementalGroupsPolicyStrict))...)
+		errs = append(errs, supported(string(*p), at.Child("supplementalGroupsPolicy"), string(corev1.SupplementalGroupsPolicyMerge), string(corev1.SupplementalGroupsPolicyStrict))...)
 	}
 	if p := c.FSGroupChangePolicy; p != nil {
-		errs = append(errs, oneOf(string(*p), at.Child("fsGroupChangePolicy"), string(corev1.FSGroupChangeAlways), string(corev1.FSGroupChangeOnRootMismatch))...)
+		errs = append(errs, supported(string(*p), at.Child("fsGroupChangePolicy"), string(corev1.FSGroupChangeAlways), string(corev1.FSGroupChangeOnRootMismatch))...)
 	}
 	if p := c.SELinuxChangePolicy; p != nil {
-		errs = append(errs, oneOf(string(*p), at.Child("seLinuxChangePolicy"), string(corev1.SELinuxChangePolicyMountOption), string(corev1.SELinuxChangePolicyRecursive))...)
+		errs = append(errs, supported(string(*p), at.Child("seLinuxChangePolicy"), string(corev1.SELinuxChangePolicyMountOption), string(corev1.SELinuxChangePolicyRecursive))...)
 	}
 	if s.ShareProcessNamespace != nil && s.HostPID && *s.ShareProcessNamespace {
 		errs = append(errs, field.Invalid(at.Child("shareProcessNamespace"), *s.ShareProcessNamespace, "ShareProcessNamespace and HostPID cannot both be enabled"))
 	}
-	errs = append(errs, sysctls(s, c.Sysctls, at.Child("sysctls"))...)
+	errs = append(errs, windowsOptions(c.WindowsOptions, at.Child("windowsOptions"))...)
+	errs = append(errs, sysctls(s, c.Sysctls, keptSysctls, at.Child("sysctls"))...)
 	errs = append(errs, seccomp(c.SeccompProfile, at.Child("seccompProfile"))...)
 	return append(errs, appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
 }
 
-func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, at *field.Path) field.ErrorList {
+func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, keptHost bool, at *field.Path) field.ErrorList {
 	const longest = 253
 	var errs field.ErrorList
 	seen := sets.New[string]()
@@ -63,10 +64,10 @@ func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, at *field.Path) field.Erro
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
 		seen.Insert(name)
-		if s.HostNetwork && strings.HasPrefix(name, "net.") {
+		if !keptHost && s.HostNetwork && strings.HasPrefix(name, "net.") {
 			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostNetwork' is true"))
 		}
-		if s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")) {
+		if !keptHost && s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")) {
 			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostIPC' is true"))
 		}
 	}
@@ -77,7 +78,10 @@ func seccomp(p *corev1.SeccompProfile, at *field.Path) field.ErrorList {
 	if p == nil {
 		return nil
 	}
-	errs := oneOf(string(p.Type), at.Child("type"), string(corev1.SeccompProfileTypeLocalhost), string(corev1.SeccompProfileTypeRuntimeDefault), string(corev1.SeccompProfileTypeUnconfined))
+	errs := supported(string(p.Type), at.Child("type"), string(corev1.SeccompProfileTypeLocalhost), string(corev1.SeccompProfileTypeRuntimeDefault), string(corev1.SeccompProfileTypeUnconfined))
+	if p.Type == "" {
+		errs = field.ErrorList{field.Required(at.Child("type"), "type is required when seccompProfile is set")}
+	}
 	switch {
 	case p.Type == corev1.SeccompProfileTypeLocalhost && p.LocalhostProfile == nil:
 		errs = append(errs, field.Required(at.Child("localhostProfile"), "must be set when seccomp type is Localhost"))
@@ -93,15 +97,28 @@ func appArmor(p *corev1.AppArmorProfile, at *field.Path) field.ErrorList {
 	if p == nil {
 		return nil
 	}
-	errs := oneOf(string(p.Type), at.Child("type"), string(corev1.AppArmorProfileTypeLocalhost), string(corev1.AppArmorProfileTypeRuntimeDefault), string(corev1.AppArmorProfileTypeUnconfined))
+	const longest = 4095 // of a path
 	local := at.Child("localhostProfile")
-	switch {
-	case p.Type != corev1.AppArmorProfileTypeLocalhost && p.LocalhostProfile != nil:
-		errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
-	case p.Type == corev1.AppArmorProfileTypeLocalhost && (p.LocalhostProfile == nil || strings.TrimSpace(*p.LocalhostProfile) == ""):
-		errs = append(errs, field.Required(local, "must be set when AppArmor type is Localhost"))
-	case p.Type == corev1.AppArmorProfileTypeLocalhost && strings.TrimSpace(*p.LocalhostProfile) != *p.LocalhostProfile:
-		errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "must not be padded with whitespace"))
+	var errs field.ErrorList
+	switch p.Type {
+	case corev1.AppArmorProfileTypeLocalhost:
+		switch {
+		case p.LocalhostProfile == nil || *p.LocalhostProfile == "":
+			return field.ErrorList{field.Required(local, "must be set when AppArmor type is Localhost")}
+		case strings.TrimSpace(*p.LocalhostProfile) != *p.LocalhostProfile:
+			errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "must not be padded with whitespace"))
+		}
+		if len(*p.LocalhostProfile) > longest {
+			errs = append(errs, field.TooLong(local, "", longest))
+		}
+	case corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined:
+		if p.LocalhostProfile != nil {
+			errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
+		}
+	case "":
+		errs = append(errs, field.Required(at.Child("type"), "type is required when appArmorProfile is set"))
+	default:
+		errs = append(errs, field.NotSupported(at.Child("type"), p.Type, []corev1.AppArmorProfileType{corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined}))
 	}
 	return errs
 }
@@ -147,13 +164,14 @@ func containerSecurityContext(s *corev1.PodSpec, c *corev1.SecurityContext, at *
 		errs = append(errs, messages(at.Child("runAsGroup"), *c.RunAsGroup, validation.IsValidGroupID(*c.RunAsGroup))...)
 	}
 	if m := c.ProcMount; m != nil {
-		errs = append(errs, oneOf(string(*m), at.Child("procMount"), string(corev1.DefaultProcMount), string(corev1.UnmaskedProcMount))...)
+		errs = append(errs, supported(string(*m), at.Child("procMount"), string(corev1.DefaultProcMount), string(corev1.UnmaskedProcMount))...)
 		if *m == corev1.UnmaskedProcMount && (s.HostUsers == nil || *s.HostUsers) {
 			errs = append(errs, field.Invalid(at.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
 		}
 	}
 	errs = append(errs, seccomp(c.SeccompProfile, at.Child("seccompProfile"))...)
 	errs = append(errs, appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
+	errs = append(errs, windowsOptions(c.WindowsOptions, at.Child("windowsOptions"))...)
 	if c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation {
 		if c.Privileged != nil && *c.Privileged {
 			errs = append(errs, field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"))

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -315,114 +314,6 @@ func serviceWarnings(_ context.Context, obj, _ runtime.Object) []string {
 		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
 	}
 	return out
-}
-
-func endpoints(e *corev1.Endpoints) field.ErrorList {
-	var errs field.ErrorList
-	for i := range e.Subsets {
-		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
-		if len(s.Addresses) == 0 && len(s.NotReadyAddresses) == 0 {
-			errs = append(errs, field.Required(at, "must specify `addresses` or `notReadyAddresses`"))
-		}
-		for _, list := range []struct {
-			name      string
-			addresses []corev1.EndpointAddress
-		}{{"addresses", s.Addresses}, {"notReadyAddresses", s.NotReadyAddresses}} {
-			for j := range list.addresses {
-				a, at := &list.addresses[j], at.Child(list.name).Index(j)
-				errs = append(errs, endpointIP(a.IP, at.Child("ip"))...)
-				if a.Hostname != "" {
-					errs = append(errs, messages(at.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
-				}
-				if a.NodeName != nil {
-					errs = append(errs, messages(at.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))...)
-				}
-			}
-		}
-		for j := range s.Ports {
-			p, at := &s.Ports[j], at.Child("ports").Index(j)
-			if p.Name == "" && len(s.Ports) > 1 {
-				errs = append(errs, field.Required(at.Child("name"), ""))
-			} else if p.Name != "" {
-				errs = append(errs, messages(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))...)
-			}
-			errs = append(errs, messages(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
-			errs = append(errs, protocol(p.Protocol, at.Child("protocol"))...)
-		}
-	}
-	return errs
-}
-
-func endpointIP(ip string, at *field.Path) field.ErrorList {
-	if errs := validation.IsValidIPForLegacyField(at, ip, false, nil); len(errs) > 0 {
-		return errs
-	}
-	return nonSpecialIP(ip, at)
-}
-
-func endpointSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
-	const maxEndpoints, maxPorts, maxAddresses = 1000, 20000, 100
-	errs := oneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN), string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
-	at := field.NewPath("endpoints")
-	if n := len(s.Endpoints); n > maxEndpoints {
-		return append(errs, field.TooMany(at, n, maxEndpoints))
-	}
-	for i := range s.Endpoints {
-		e, at := &s.Endpoints[i], at.Index(i)
-		switch n := len(e.Addresses); {
-		case n == 0:
-			errs = append(errs, field.Required(at.Child("addresses"), "must contain at least 1 address"))
-		case n > maxAddresses:
-			errs = append(errs, field.TooMany(at.Child("addresses"), n, maxAddresses))
-		}
-		for j, a := range e.Addresses {
-			at := at.Child("addresses").Index(j)
-			switch s.AddressType {
-			case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
-				more := endpointIP(a, at)
-				if six := strings.Contains(a, ":"); len(more) == 0 && six != (s.AddressType == discoveryv1.AddressTypeIPv6) {
-					more = append(more, field.Invalid(at, a, fmt.Sprintf("must be an %s address", s.AddressType)))
-				}
-				errs = append(errs, more...)
-			case discoveryv1.AddressTypeFQDN:
-				errs = append(errs, validation.IsFullyQualifiedDomainName(at, a)...)
-			}
-		}
-		if e.Hostname != nil {
-			errs = append(errs, messages(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
-		}
-	}
-	ports := field.NewPath("ports")
-	if n := len(s.Ports); n > maxPorts {
-		return append(errs, field.TooMany(ports, n, maxPorts))
-	}
-	names := sets.New[string]()
-	for i := range s.Ports {
-		p, at := &s.Ports[i], ports.Index(i)
-		if p.Name != nil {
-			if *p.Name != "" {
-				errs = append(errs, messages(at.Child("name"), *p.Name, validation.IsDNS1123Label(*p.Name))...)
-			}
-			if names.Has(*p.Name) {
-				errs = append(errs, field.Duplicate(at.Child("name"), *p.Name))
-			}
-			names.Insert(*p.Name)
-		}
-		if p.Protocol == nil {
-			errs = append(errs, field.Required(at.Child("protocol"), ""))
-		} else {
-			errs = append(errs, protocol(*p.Protocol, at.Child("protocol"))...)
-		}
-		if p.Port != nil {
-			errs = append(errs, messages(at.Child("port"), *p.Port, validation.IsValidPortNum(int(*p.Port)))...)
-		}
-	}
-	return errs
-}
-
-func endpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorList {
-	errs := endpointSlice(s)
-	return append(errs, apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
 }
 
 func immutableSelector(new, old any, at *field.Path) field.ErrorList {

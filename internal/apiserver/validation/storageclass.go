@@ -123,7 +123,7 @@ func volumeAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	case s.InlineVolumeSpec != nil && s.PersistentVolumeName != nil:
 		errs = append(errs, field.Forbidden(at, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"))
 	case s.InlineVolumeSpec != nil:
-		errs = append(errs, volumeSpec(s.InlineVolumeSpec, true, at.Child("inlineVolumeSpec"))...)
+		errs = append(errs, volumeSpec(s.InlineVolumeSpec, true, false, at.Child("inlineVolumeSpec"))...)
 	case *s.PersistentVolumeName == "":
 		errs = append(errs, field.Required(at.Child("persistentVolumeName"), "must specify non empty persistentVolumeName"))
 	default:

@@ -28,7 +28,15 @@ func (k *podChecker) checkVolumes(at *field.Path) field.ErrorList {
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		}
 		k.volumes[v.Name] = &v.VolumeSource
-		errs = append(errs, volumeSource(&v.VolumeSource, at)...)
+		errs = append(errs, k.volumeSource(&v.VolumeSource, at)...)
+		if v.Ephemeral != nil && k.pod && v.Name != "" {
+			claim := k.name + "-" + v.Name
+			if msgs := apivalidation.NameIsDNSSubdomain(claim, false); len(msgs) > 0 {
+				for _, m := range msgs {
+					errs = append(errs, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %s", claim, m)))
+				}
+			}
+		}
 	}
 	return errs
 }
@@ -41,8 +49,13 @@ type sources struct {
 }
 
 func (s *sources) take(name string, check func(at *field.Path) field.ErrorList) {
+	s.takeAs(name, name, check)
+}
+
+// takeAs is take for a type that upstream calls otherwise when it is one too many.
+func (s *sources) takeAs(name, surplus string, check func(at *field.Path) field.ErrorList) {
 	if s.n++; s.n > 1 {
-		s.errs = append(s.errs, field.Forbidden(s.at.Child(name), "may not specify more than 1 volume type"))
+		s.errs = append(s.errs, field.Forbidden(s.at.Child(surplus), "may not specify more than 1 volume type"))
 		return
 	}
 	if check != nil {
@@ -50,7 +63,7 @@ func (s *sources) take(name string, check func(at *field.Path) field.ErrorList) 
 	}
 }
 
-func volumeSource(v *corev1.VolumeSource, at *field.Path) field.ErrorList {
+func (k *podChecker) volumeSource(v *corev1.VolumeSource, at *field.Path) field.ErrorList {
 	s := sources{at: at}
 	if v.EmptyDir != nil {
 		s.take("emptyDir", func(at *field.Path) field.ErrorList { return emptyDir(v.EmptyDir, at) })
@@ -69,12 +82,12 @@ func volumeSource(v *corev1.VolumeSource, at *field.Path) field.ErrorList {
 		})
 	}
 	if v.DownwardAPI != nil {
-		s.take("downwardAPI", func(at *field.Path) field.ErrorList {
+		s.takeAs("downwardAPI", "downwarAPI", func(at *field.Path) field.ErrorList {
 			return append(fileMode(v.DownwardAPI.DefaultMode, at.Child("defaultMode")), downwardFiles(v.DownwardAPI.Items, at)...)
 		})
 	}
 	if v.Projected != nil {
-		s.take("projected", func(at *field.Path) field.ErrorList { return projected(v.Projected, at) })
+		s.take("projected", func(at *field.Path) field.ErrorList { return k.projected(v.Projected, at) })
 	}
 	if v.PersistentVolumeClaim != nil {
 		s.take("persistentVolumeClaim", func(at *field.Path) field.ErrorList {
@@ -88,7 +101,7 @@ func volumeSource(v *corev1.VolumeSource, at *field.Path) field.ErrorList {
 		s.take("nfs", func(at *field.Path) field.ErrorList { return nfs(v.NFS, at) })
 	}
 	if v.CSI != nil {
-		s.take("csi", func(at *field.Path) field.ErrorList { return required(at.Child("driver"), v.CSI.Driver) })
+		s.take("csi", func(at *field.Path) field.ErrorList { return driverName(v.CSI.Driver, at.Child("driver")) })
 	}
 	if v.Image != nil {
 		s.take("image", func(at *field.Path) field.ErrorList { return imageVolume(v.Image, at) })
@@ -123,7 +136,7 @@ func remoteSources(v *corev1.VolumeSource, s *sources) {
 		})
 	}
 	if r := v.CephFS; r != nil {
-		s.take("cephfs", func(at *field.Path) field.ErrorList {
+		s.takeAs("cephfs", "cephFS", func(at *field.Path) field.ErrorList {
 			if len(r.Monitors) == 0 {
 				return field.ErrorList{field.Required(at.Child("monitors"), "")}
 			}
@@ -136,7 +149,7 @@ func remoteSources(v *corev1.VolumeSource, s *sources) {
 		})
 	}
 	if r := v.GCEPersistentDisk; r != nil {
-		s.take("gcePersistentDisk", func(at *field.Path) field.ErrorList { return required(at.Child("pdName"), r.PDName) })
+		s.takeAs("persistentDisk", "gcePersistentDisk", func(at *field.Path) field.ErrorList { return required(at.Child("pdName"), r.PDName) })
 	}
 	if r := v.AWSElasticBlockStore; r != nil {
 		s.take("awsElasticBlockStore", func(at *field.Path) field.ErrorList { return required(at.Child("volumeID"), r.VolumeID) })
@@ -239,10 +252,11 @@ func volumeFile(p string, at *field.Path) field.ErrorList {
 	return errs
 }
 
+// downwardFiles checks files; it is the volume that upstream blames, not one of them.
 func downwardFiles(items []corev1.DownwardAPIVolumeFile, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range items {
-		item, at := &items[i], at.Child("items").Index(i)
+		item := &items[i]
 		errs = append(errs, required(at.Child("path"), item.Path)...)
 		errs = append(errs, volumeFile(item.Path, at.Child("path"))...)
 		switch {
@@ -260,28 +274,28 @@ func downwardFiles(items []corev1.DownwardAPIVolumeFile, at *field.Path) field.E
 	return errs
 }
 
-func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList {
+func (k *podChecker) projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList {
 	errs := fileMode(v.DefaultMode, at.Child("defaultMode"))
 	paths := sets.New[string]()
 	// Two sources must not write the same file.
-	claim := func(p string, at *field.Path) {
+	claim := func(shown, p string) {
 		if p == "" {
 			return
 		}
-		if clean := path.Clean(p); paths.Has(clean) {
-			errs = append(errs, field.Invalid(at, p, "conflicting duplicate paths"))
-		} else {
-			paths.Insert(clean)
+		if paths.Has(p) {
+			errs = append(errs, field.Invalid(at, shown, "conflicting duplicate paths"))
 		}
+		paths.Insert(p)
 	}
 	for i := range v.Sources {
+		whole := at
 		s, at := &v.Sources[i], at.Child("sources").Index(i)
 		one := sources{at: at}
 		if s.Secret != nil {
 			one.take("secret", func(at *field.Path) field.ErrorList {
 				errs := required(at.Child("name"), s.Secret.Name)
 				for j := range s.Secret.Items {
-					claim(s.Secret.Items[j].Path, at.Child("items").Index(j).Child("path"))
+					claim(s.Secret.Name, s.Secret.Items[j].Path)
 				}
 				return append(errs, keysToPaths(s.Secret.Items, at)...)
 			})
@@ -290,7 +304,7 @@ func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList 
 			one.take("configMap", func(at *field.Path) field.ErrorList {
 				errs := required(at.Child("name"), s.ConfigMap.Name)
 				for j := range s.ConfigMap.Items {
-					claim(s.ConfigMap.Items[j].Path, at.Child("items").Index(j).Child("path"))
+					claim(s.ConfigMap.Name, s.ConfigMap.Items[j].Path)
 				}
 				return append(errs, keysToPaths(s.ConfigMap.Items, at)...)
 			})
@@ -298,28 +312,27 @@ func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList 
 		if s.DownwardAPI != nil {
 			one.take("downwardAPI", func(at *field.Path) field.ErrorList {
 				for j := range s.DownwardAPI.Items {
-					claim(s.DownwardAPI.Items[j].Path, at.Child("items").Index(j).Child("path"))
+					claim(s.DownwardAPI.Items[j].Path, s.DownwardAPI.Items[j].Path)
 				}
 				return downwardFiles(s.DownwardAPI.Items, at)
 			})
 		}
 		if s.ServiceAccountToken != nil {
 			one.take("serviceAccountToken", func(at *field.Path) field.ErrorList {
-				claim(s.ServiceAccountToken.Path, at.Child("path"))
-				return tokenProjection(s.ServiceAccountToken, at)
+				return tokenProjection(s.ServiceAccountToken, k.kept.tokenPaths, whole, at)
 			})
 		}
 		if s.ClusterTrustBundle != nil {
 			one.take("clusterTrustBundle", func(at *field.Path) field.ErrorList {
-				claim(s.ClusterTrustBundle.Path, at.Child("path"))
+				claim(s.ClusterTrustBundle.Path, s.ClusterTrustBundle.Path)
 				return projectedBundle(s.ClusterTrustBundle, at)
 			})
 		}
 		if s.PodCertificate != nil {
 			one.take("podCertificate", func(at *field.Path) field.ErrorList {
-				claim(s.PodCertificate.CredentialBundlePath, at.Child("credentialBundlePath"))
-				claim(s.PodCertificate.KeyPath, at.Child("keyPath"))
-				claim(s.PodCertificate.CertificateChainPath, at.Child("certificateChainPath"))
+				claim(s.PodCertificate.CredentialBundlePath, s.PodCertificate.CredentialBundlePath)
+				claim(s.PodCertificate.KeyPath, s.PodCertificate.KeyPath)
+				claim(s.PodCertificate.CertificateChainPath, s.PodCertificate.CertificateChainPath)
 				return projectedCertificate(s.PodCertificate, at)
 			})
 		}
@@ -328,7 +341,8 @@ func projected(v *corev1.ProjectedVolumeSource, at *field.Path) field.ErrorList 
 	return errs
 }
 
-func tokenProjection(t *corev1.ServiceAccountTokenProjection, at *field.Path) field.ErrorList {
+// tokenProjection checks a token's file; for the path it is the volume, whole, that upstream blames.
+func tokenProjection(t *corev1.ServiceAccountTokenProjection, keptPath bool, whole, at *field.Path) field.ErrorList {
 	const shortest, longest = 10 * 60, 1 << 32
 	var errs field.ErrorList
 	if s := t.ExpirationSeconds; s != nil {
@@ -340,9 +354,12 @@ func tokenProjection(t *corev1.ServiceAccountTokenProjection, at *field.Path) fi
 		}
 	}
 	if t.Path == "" {
-		return append(errs, field.Required(at.Child("path"), ""))
+		return append(errs, field.Required(whole.Child("path"), ""))
 	}
-	return append(errs, volumeFile(t.Path, at.Child("path"))...)
+	if keptPath {
+		return errs
+	}
+	return append(errs, volumeFile(t.Path, whole.Child("path"))...)
 }
 
 func ephemeralVolume(v *corev1.EphemeralVolumeSource, at *field.Path) field.ErrorList {
@@ -353,7 +370,7 @@ func ephemeralVolume(v *corev1.EphemeralVolumeSource, at *field.Path) field.Erro
 	at = at.Child("volumeClaimTemplate")
 	errs := metav1validation.ValidateLabels(t.Labels, at.Child("metadata", "labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("metadata", "annotations"))...)
-	return append(errs, claimSpec(&t.Spec, at.Child("spec"))...)
+	return append(errs, claimSpec(&t.Spec, claimFaults{}, at.Child("spec"))...)
 }
 
 func nfs(v *corev1.NFSVolumeSource, at *field.Path) field.ErrorList {
@@ -368,51 +385,4 @@ func nfs(v *corev1.NFSVolumeSource, at *field.Path) field.ErrorList {
 func imageVolume(v *corev1.ImageVolumeSource, at *field.Path) field.ErrorList {
 	errs := required(at.Child("reference"), v.Reference)
 	return append(errs, oneOf(string(v.PullPolicy), at.Child("pullPolicy"), string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))...)
-}
-
-// claimSpec checks what a volume claim asks for.
-func claimSpec(s *corev1.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if len(s.AccessModes) == 0 {
-		errs = append(errs, field.Required(at.Child("accessModes"), "at least 1 access mode is required"))
-	}
-	errs = append(errs, accessModes(s.AccessModes, at.Child("accessModes"))...)
-	if s.Selector != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(s.Selector, metav1validation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
-	}
-	storage, ok := s.Resources.Requests[corev1.ResourceStorage]
-	switch key := at.Child("resources").Key(string(corev1.ResourceStorage)); {
-	case !ok:
-		errs = append(errs, field.Required(key, ""))
-	case storage.Sign() <= 0:
-		errs = append(errs, field.Invalid(key, storage.String(), "must be greater than zero"))
-	}
-	if s.StorageClassName != nil && *s.StorageClassName != "" {
-		errs = append(errs, messages(at.Child("storageClassName"), *s.StorageClassName, apivalidation.NameIsDNSSubdomain(*s.StorageClassName, false))...)
-	}
-	return append(errs, volumeMode(s.VolumeMode, at.Child("volumeMode"))...)
-}
-
-func volumeMode(m *corev1.PersistentVolumeMode, at *field.Path) field.ErrorList {
-	if m == nil {
-		return nil
-	}
-	return oneOf(string(*m), at, string(corev1.PersistentVolumeBlock), string(corev1.PersistentVolumeFilesystem))
-}
-
-func accessModes(modes []corev1.PersistentVolumeAccessMode, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	alone, others := false, false
-	for _, m := range modes {
-		errs = append(errs, oneOf(string(m), at, string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany), string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod))...)
-		if m == corev1.ReadWriteOncePod {
-			alone = true
-		} else {
-			others = true
-		}
-	}
-	if alone && others {
-		errs = append(errs, field.Forbidden(at, fmt.Sprintf("may not use %s with other access modes", corev1.ReadWriteOncePod)))
-	}
-	return errs
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -151,7 +152,7 @@ func told(err error) []string {
 	}
 	var all []string
 	for _, c := range status.Status().Details.Causes {
-		text := c.Field + ": " + c.Message
+		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // what follows is the difference of two objects, in upstream's form
 		if len(text) > longest { // a dump of the object, or of a long value
 			text = text[:longest]
 		}
