@@ -47,7 +47,7 @@ type line struct {
 
 func main() {
 	log.SetFlags(0)
-	capabilities.Setup(true, 0) // privileged containers are a matter of admission
+	capabilities.Setup(true, 0)   // privileged containers are a matter of admission
 	klog.SetLogger(klog.Logger{}) // what upstream thinks of its own rules
 	if len(os.Args) != 2 {
 		log.Fatal("usage: validation DIRECTORY")

@@ -153,7 +153,7 @@ func told(err error) []string {
 	var all []string
 	for _, c := range status.Status().Details.Causes {
 		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // what follows is the difference of two objects, in upstream's form
-		if len(text) > longest { // a dump of the object, or of a long value
+		if len(text) > longest {                                // a dump of the object, or of a long value
 			text = text[:longest]
 		}
 		all = append(all, text)
