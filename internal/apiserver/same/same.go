@@ -55,8 +55,9 @@ func Reflected(a, b reflect.Value) bool {
 		return a.IsNil() == b.IsNil() && entries(a, b)
 	case reflect.Struct:
 		return fields(a, b)
+	default:
+		return false // a function or a channel: not in an API type
 	}
-	return false // a function or a channel: not in an API type
 }
 
 func elements(a, b reflect.Value) bool {

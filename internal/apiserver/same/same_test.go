@@ -8,7 +8,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 )
 
 // fill sets every field, lists and maps with one element, down to a depth.
@@ -46,9 +45,10 @@ func fill(v reflect.Value, depth int) {
 			v.Set(reflect.ValueOf(resource.MustParse("1500m")))
 			return
 		}
-		for i := range v.NumField() {
-			fill(v.Field(i), depth-1)
+		for _, f := range v.Fields() {
+			fill(f, depth-1)
 		}
+	default:
 	}
 }
 
@@ -126,13 +126,14 @@ func change(v reflect.Value, tell func(path string), path string) {
 		for i := range v.NumField() {
 			change(v.Field(i), tell, path+"."+v.Type().Field(i).Name)
 		}
+	default:
 	}
 }
 
 func TestValues(t *testing.T) {
 	one, milli := resource.MustParse("1"), resource.MustParse("1000m")
 	binary := resource.MustParse("1Ki")
-	if !Values(&one, ptr.To(resource.MustParse("1"))) || Values(&binary, ptr.To(resource.MustParse("1024"))) {
+	if !Values(&one, new(resource.MustParse("1"))) || Values(&binary, new(resource.MustParse("1024"))) {
 		t.Error("quantities")
 	}
 	if Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{"memory": one}) || Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{}) {

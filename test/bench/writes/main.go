@@ -28,7 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/ptr"
 )
 
 const namespace = "writes"
@@ -144,7 +143,7 @@ func (s *server) round(ctx context.Context, n, clients int, profiles string) (ma
 	}{
 		{"create", func(i int) error {
 			_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "writes"}}, Spec: corev1.PodSpec{
-				SchedulerName: "nobody", TerminationGracePeriodSeconds: ptr.To(int64(0)),
+				SchedulerName: "nobody", TerminationGracePeriodSeconds: new(int64(0)),
 				Containers: []corev1.Container{{Name: "c", Image: "localhost/bench:1", Command: []string{"/pause"}}}}}, metav1.CreateOptions{})
 			return err
 		}},
@@ -164,7 +163,7 @@ func (s *server) round(ctx context.Context, n, clients int, profiles string) (ma
 		out[op.name] = x
 	}
 	_, err := s.measure(ctx, n, clients, func(i int) error {
-		return pods.Delete(ctx, name(i), metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+		return pods.Delete(ctx, name(i), metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 	})
 	return out, err
 }
