@@ -3,13 +3,19 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 // The writes that stand between a pod's creation and its start, as the parts make them.
@@ -83,4 +89,65 @@ func BenchmarkInProcess(b *testing.B) {
 			}
 		}
 	})
+}
+
+// Writes of several clients on one connection, as test/bench makes them: their
+// processor time and memory is in the figures.
+func BenchmarkWrites(b *testing.B) {
+	r := start(b, b.TempDir())
+	c, err := kubernetes.NewForConfig(r.ClientConfig("bench", user.SystemPrivilegedGroup))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	pair := r.pki.Admin.Pair()
+	remote, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,
+		ContentConfig:   rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},
+		TLSClientConfig: rest.TLSClientConfig{CAData: r.pki.CAPEM, CertData: pair.CertPEM, KeyData: pair.KeyPEM}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	pods := remote.CoreV1().Pods("default")
+	var made atomic.Int64
+	create := func(name string) error {
+		_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i:1"}}}}, metav1.CreateOptions{})
+		return err
+	}
+	run := func(name string, do func(i int64) error) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetParallelism(16 / goruntime.GOMAXPROCS(0))
+			var next atomic.Int64
+			before := processorTime(b)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if err := do(next.Add(1)); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			b.ReportMetric(float64((processorTime(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+		})
+	}
+	run("create", func(int64) error { return create(fmt.Sprint("c-", made.Add(1))) })
+	for i := range int64(64) {
+		if err := create(fmt.Sprint("p-", i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	run("patch", func(i int64) error {
+		_, err := pods.Patch(ctx, fmt.Sprint("p-", i%64), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"x":"y%d"}}}`, i), metav1.PatchOptions{})
+		return err
+	})
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -11,6 +13,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 
 	"carob/internal/apiserver/inprocess"
+	"carob/internal/base/stack"
 )
 
 // chain puts the filters around the API. It makes two handlers: the returned one
@@ -41,7 +44,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = inSeries(h, genericapifilters.WithWarningRecorder, func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
 	})
-	timed := genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+	timed := genericfilters.WithTimeoutForNonLongRunningRequests(roomy(h), c.LongRunningFunc)
 	timed = genericapifilters.WithRequestDeadline(timed, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 	h = inSeries(unless(lasts, h, timed), genericapifilters.WithRequestReceivedTimestamp, func(next http.Handler) http.Handler {
 		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
@@ -61,6 +64,25 @@ func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Han
 		}
 		filtered.ServeHTTP(w, r)
 	})
+}
+
+// roomy makes room on the stack: the filter before it has each request go on in a
+// goroutine of its own.
+func roomy(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stack.Grow()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// roomyCreater does so for what a handler does last, with a limit in time: to make
+// an object is the first that is ours there.
+type roomyCreater struct{ runtime.ObjectCreater }
+
+// New implements runtime.ObjectCreater.
+func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	stack.Grow()
+	return c.ObjectCreater.New(kind)
 }
 
 // itself reports whether a request asks to be somebody else in no way.

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
+
+	"carob/internal/base/stack"
 )
 
 // Writes returns how many writes to a kind have ended since the start, failed ones
@@ -95,9 +97,11 @@ func (c counted) Delete(ctx context.Context, key string, out runtime.Object, pre
 	return err
 }
 
-// GuaranteedUpdate implements storage.Interface. An update that changes nothing is not written.
+// GuaranteedUpdate implements storage.Interface. An update that changes nothing is not
+// written. What a request does to the object happens within, on a new goroutine.
 func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {
+	stack.Grow()
 	err := c.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 	c.tally.end(err, 0, false)
 	return err

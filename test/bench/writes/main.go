@@ -62,7 +62,7 @@ func run(ctx context.Context) error {
 	n := flag.Int("n", 2000, "pods of a round")
 	rounds := flag.Int("rounds", 3, "rounds of each server; the first one warms up and is not counted")
 	clients := flag.Int("clients", 16, "clients at the same time")
-	profiles := flag.String("profiles", "", "directory for profiles of each operation (the first three seconds of the last round; the server needs --profiling)")
+	profiles := flag.String("profiles", "", "directory for profiles of each operation (the first eight seconds of the last round; the server needs --profiling)")
 	flag.Parse()
 	var servers []*server
 	for _, arg := range flag.Args() {
@@ -223,7 +223,7 @@ func (s *server) profiles(ctx context.Context, file string) (wait func() error) 
 	done := make(chan error, len(kinds))
 	for _, kind := range kinds {
 		go func() {
-			raw, err := s.c.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/"+kind).Param("seconds", "3").DoRaw(ctx)
+			raw, err := s.c.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/"+kind).Param("seconds", "8").DoRaw(ctx)
 			done <- errors.Join(err, os.WriteFile(file+"."+kind, raw, 0o644))
 		}()
 	}
