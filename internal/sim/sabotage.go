@@ -316,9 +316,16 @@ var saboteurs = map[string]func(*breach){
 	groupFirst.Name: func(b *breach) {
 		for i, x := range b.out.Begin {
 			if r, ok := x.Action.(podlife.ResizePod); ok && r.Widen {
-				if c := b.running("app0"); c != nil {
+				g := b.w.groups[b.own.pod.UID]
+				for _, c := range b.in.Observed.Containers {
 					spec, _, _ := containerOf(b.out.Allocated, c.Name)
-					b.out.Begin[i].Action = podlife.Resize{Container: c.Name, ContainerID: c.ID, Resources: spec.Resources}
+					if spec == nil || c.State != podlife.ContainerRunning {
+						continue
+					}
+					limits := spec.Resources.Limits // of a container that has to wait for its pod
+					if g.memory > 0 && limits.Memory().Value() > g.memory || g.cpu > 0 && limits.Cpu().MilliValue()*100 > g.cpu {
+						b.out.Begin[i].Action = podlife.Resize{Container: c.Name, ContainerID: c.ID, Resources: spec.Resources}
+					}
 				}
 			}
 		}

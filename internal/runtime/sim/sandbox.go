@@ -86,14 +86,21 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandbo
 	}
 	r.mu.Lock()
 	s := r.sandbox(req.GetPodSandboxId())
-	tell := func() {}
+	var tell []func()
 	if s != nil {
-		r.containers = slices.DeleteFunc(r.containers, func(c *container) bool { return c.sandbox == s })
+		r.containers = slices.DeleteFunc(r.containers, func(c *container) bool {
+			if c.sandbox == s {
+				tell = append(tell, r.tell(c.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
+			}
+			return c.sandbox == s
+		})
 		r.sandboxes = slices.DeleteFunc(r.sandboxes, func(o *sandbox) bool { return o == s })
-		tell = r.tell(s.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s)
+		tell = append(tell, r.tell(s.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
 	}
 	r.mu.Unlock()
-	tell()
+	for _, f := range tell {
+		f()
+	}
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
