@@ -76,7 +76,7 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
 	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
 		Configuration: config.For})
-	c.AdmissionControl = reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, quota)}
+	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.Measured("ResourceQuota", quota))})
 	return nil
 }
 

@@ -79,6 +79,10 @@ func testMetrics(t *testing.T, r *running) {
 	if got := count() - before; got != 3 {
 		t.Errorf("3 requests are counted as %d", got)
 	}
+	_, _ = c.CoreV1().ComponentStatuses().List(t.Context(), metav1.ListOptions{})
+	// One object that is admitted, and one that is not.
+	_, _ = c.CoreV1().ConfigMaps("default").Create(t.Context(), config("measured", nil), metav1.CreateOptions{})
+	_, _ = c.CoreV1().ConfigMaps("not-there").Create(t.Context(), config("measured", nil), metav1.CreateOptions{})
 	w, err := c.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +102,15 @@ func testMetrics(t *testing.T, r *running) {
 		`etcd_request_duration_seconds_bucket{`, `etcd_requests_total{`,
 		`authenticated_user_requests{`, `authentication_attempts{`, `authorization_attempts_total{`,
 		`rest_client_requests_total{code="200",`, `rest_client_request_duration_seconds_bucket{`,
+		`apiserver_admission_controller_admission_duration_seconds_bucket{name="PodSecurity",operation="CREATE",rejected="false",type="validate",le="0.005"} `,
+		`apiserver_admission_controller_admission_duration_seconds_count{name="NamespaceLifecycle",operation="CREATE",rejected="true",type="admit"} `,
+		`apiserver_admission_controller_admission_duration_seconds_count{name="ResourceQuota",operation="CREATE",rejected="false",type="validate"} `,
+		`apiserver_admission_step_admission_duration_seconds_count{operation="CREATE",rejected="true",type="admit"} `,
+		`apiserver_storage_objects{`, `apiserver_requested_deprecated_apis{group="",removed_release="",resource="componentstatuses",subresource="",version="v1"} 1`, `kubernetes_feature_enabled{`, `registered_metrics_total{`,
+		`apiserver_watch_events_total{`, `apiserver_watch_events_sizes_bucket{`, `apiserver_cache_list_total{`, `apiserver_init_events_total{`, `etcd_bookmark_counts{`,
+
+		`apiserver_tls_handshake_errors_total`, `apiserver_audit_event_total`, `apiserver_audit_requests_rejected_total`,
+		`authentication_duration_seconds_bucket{`, `authorization_duration_seconds_bucket{`, `workqueue_adds_total{`, `workqueue_queue_duration_seconds_bucket{`, `workqueue_work_duration_seconds_bucket{`,
 		`kubernetes_build_info{`, `workqueue_depth{`, `process_resident_memory_bytes `, `process_cpu_seconds_total `, `go_goroutines `,
 	} {
 		if !strings.Contains(body, "\n"+want) {

@@ -3,10 +3,12 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/storage"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	_ "k8s.io/component-base/metrics/prometheus/restclient" // rest_client_*: the requests of carob's own parts
 	_ "k8s.io/component-base/metrics/prometheus/version"    // kubernetes_build_info
 
@@ -30,6 +32,9 @@ func (s *Server) measured(next http.Handler) http.Handler {
 	})
 }
 
+// featureFigures says which features are on, as kubernetes_feature_enabled.
+var featureFigures = sync.OnceFunc(func() { utilfeature.DefaultMutableFeatureGate.AddMetrics() })
+
 func (s *Server) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
@@ -38,4 +43,5 @@ func (s *Server) measure(ctx context.Context) {
 		etcdmetrics.UpdateStoreStats(gr, storage.Stats{ObjectCount: n}, err)
 	}
 	s.ext.flow.Measure()
+	featureFigures()
 }

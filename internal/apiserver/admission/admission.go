@@ -7,6 +7,7 @@ package admission
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +58,8 @@ func New(c Config) (admission.Interface, error) {
 	}
 	chain := make([]admission.Interface, len(all))
 	for i := range all {
-		chain[i] = all[i].Interface
+		name, _, _ := strings.Cut(all[i].names, " ")
+		chain[i] = Measured(name, all[i].Interface)
 	}
 	return admission.NewChainHandler(chain...), nil
 }
