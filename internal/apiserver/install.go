@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/openapi"
 	"carob/internal/apiserver/smd"
 )
@@ -39,9 +40,9 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		for path := range groups[gv] {
 			served[path] = []string{gv.String()}
 		}
-		known, codecs := s.set.Scheme, s.set.Codecs
+		known, codecs := s.set.Scheme, runtime.NegotiatedSerializer(s.set.Codecs)
 		if gv == apiextensionsv1.SchemeGroupVersion { // a registry of its own
-			known, codecs = apiextensionsapiserver.Scheme, apiextensionsapiserver.Codecs
+			known, codecs = apiextensionsapiserver.Scheme, crds.Serializer()
 		}
 		v := &genericapi.APIGroupVersion{
 			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv], AllServedVersionsByResource: served,

@@ -47,6 +47,12 @@ func TestMachinery(t *testing.T) {
 		"CEL cost":         testExpensiveRule,
 		"conversion":       testConversion,
 		"odd bytes":        testOddBytes,
+		"huge bodies":      testHugeBodies,
+		"field validation": testFieldValidation,
+		"many managers":    testManyManagers,
+		"name collisions":  testNameCollisions,
+		"idle streams":     testIdleStreams,
+		"long addresses":   testLongAddresses,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}
