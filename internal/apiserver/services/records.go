@@ -253,12 +253,8 @@ func (b *objects) repair(ctx context.Context, owners map[netip.Addr]*corev1.Serv
 }
 
 func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {
-	family := corev1.IPv4Protocol
-	if ip.Is6() {
-		family = corev1.IPv6Protocol
-	}
 	return &networkingv1.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(family), networkingv1.LabelManagedBy: managedBy}},
+		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(familyOf(ip)), networkingv1.LabelManagedBy: managedBy}},
 		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
 	}
 }

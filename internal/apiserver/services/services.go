@@ -293,21 +293,8 @@ func (a *Allocator) allocateIP(ctx context.Context, s, old *corev1.Service, dry 
 		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil
 		return nil
 	}
-	single := corev1.IPFamilyPolicySingleStack
-	if s.Spec.IPFamilyPolicy == nil {
-		s.Spec.IPFamilyPolicy = &single
-	}
-	if *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
-		return invalid(s, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), *s.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
-	}
-	family := corev1.IPv4Protocol
-	if a.own.prefix.Addr().Is6() {
-		family = corev1.IPv6Protocol
-	}
-	if len(s.Spec.IPFamilies) == 0 {
-		s.Spec.IPFamilies = []corev1.IPFamily{family}
-	} else if s.Spec.IPFamilies[0] != family {
-		return invalid(s, field.Invalid(field.NewPath("spec", "ipFamilies").Index(0), s.Spec.IPFamilies[0], "not configured on this cluster"))
+	if errs := settleFamilies(s, old, []corev1.IPFamily{familyOf(a.own.prefix.Addr())}); len(errs) > 0 {
+		return invalid(s, errs...)
 	}
 	if headless(s) {
 		return nil
@@ -468,6 +455,6 @@ func nodePorts(s *corev1.Service) []port {
 	return out
 }
 
-func invalid(s *corev1.Service, err *field.Error) error {
-	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, field.ErrorList{err})
+func invalid(s *corev1.Service, errs ...*field.Error) error {
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, errs)
 }
