@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -17,6 +16,8 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/apiserver/validation"
 )
 
 // namespaceStorage deletes a namespace in two steps: the first DELETE marks it
@@ -180,9 +181,7 @@ func (finalizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Obj
 func (finalizeStrategy) ValidateUpdate(_ context.Context, obj, _ runtime.Object) field.ErrorList {
 	var errs field.ErrorList
 	for i, f := range obj.(*corev1.Namespace).Spec.Finalizers {
-		for _, msg := range validation.IsQualifiedName(string(f)) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "finalizers").Index(i), f, msg))
-		}
+		errs = append(errs, validation.FinalizerName(string(f), field.NewPath("spec", "finalizers").Index(i))...)
 	}
 	return errs
 }

@@ -2,6 +2,7 @@ package validation
 
 import (
 	"fmt"
+	"slices"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -196,7 +197,7 @@ func metricSpec(m *autoscalingv2.MetricSpec, object versionRule, at *field.Path)
 			errs = append(errs, field.Required(at.Child(s.name), "must populate information for the given metric source"))
 		}
 	}
-	if !known {
+	if slices.Sort(kinds); !known {
 		errs = append(errs, field.NotSupported(at.Child("type"), m.Type, kinds))
 	}
 	for _, s := range sources {

@@ -141,8 +141,8 @@ func secretUpdate(s, old *corev1.Secret) field.ErrorList {
 
 func namespace(n *corev1.Namespace) field.ErrorList {
 	var errs field.ErrorList
-	for i, f := range n.Spec.Finalizers {
-		errs = append(errs, messages(field.NewPath("spec", "finalizers").Index(i), string(f), validation.IsQualifiedName(string(f)))...)
+	for _, f := range n.Spec.Finalizers {
+		errs = append(errs, FinalizerName(string(f), field.NewPath("spec", "finalizers"))...)
 	}
 	return errs
 }

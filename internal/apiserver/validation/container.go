@@ -5,7 +5,6 @@ import (
 	"net"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -122,15 +121,15 @@ func (k *podChecker) ephemeralContainer(e *corev1.EphemeralContainer, names sets
 			errs = append(errs, field.Forbidden(at.Child(name), "cannot be set for an Ephemeral Container"))
 		}
 	}
-	forbid(len(c.Ports) > 0, "ports")
+	forbid(c.Ports != nil, "ports")
 	forbid(c.LivenessProbe != nil, "livenessProbe")
 	forbid(c.ReadinessProbe != nil, "readinessProbe")
 	forbid(c.StartupProbe != nil, "startupProbe")
 	forbid(c.Lifecycle != nil, "lifecycle")
 	forbid(len(c.Resources.Limits)+len(c.Resources.Requests)+len(c.Resources.Claims) > 0, "resources")
-	forbid(len(c.ResizePolicy) > 0, "resizePolicy")
+	forbid(c.ResizePolicy != nil, "resizePolicy")
 	forbid(c.RestartPolicy != nil, "restartPolicy")
-	forbid(len(c.RestartPolicyRules) > 0, "restartPolicyRules")
+	forbid(c.RestartPolicyRules != nil, "restartPolicyRules")
 	for i, m := range c.VolumeMounts {
 		if m.SubPath != "" {
 			errs = append(errs, field.Forbidden(at.Child("volumeMounts").Index(i).Child("subPath"), "cannot be set for an Ephemeral Container"))
@@ -173,7 +172,7 @@ func (k *podChecker) ports(ports []corev1.ContainerPort, at *field.Path) field.E
 }
 
 func protocol(p corev1.Protocol, at *field.Path) field.ErrorList {
-	return oneOf(string(p), at, string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP))
+	return oneOf(string(p), at, string(corev1.ProtocolSCTP), string(corev1.ProtocolTCP), string(corev1.ProtocolUDP))
 }
 
 func hostPortConflicts(ports []corev1.ContainerPort, seen sets.Set[string], at *field.Path) field.ErrorList {
@@ -767,11 +766,6 @@ func portNumberOrName(p intstr.IntOrString, at *field.Path) field.ErrorList {
 		return messages(at, p.StrVal, validation.IsValidPortName(p.StrVal))
 	}
 	return messages(at, p.IntVal, validation.IsValidPortNum(int(p.IntVal)))
-}
-
-func isInteger(s string) bool {
-	_, err := strconv.ParseInt(s, 10, 64)
-	return err == nil
 }
 
 func isIP(s string) bool { return net.ParseIP(s) != nil }

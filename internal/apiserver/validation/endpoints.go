@@ -179,7 +179,7 @@ func slicePorts(list []discoveryv1.EndpointPort, at *field.Path) field.ErrorList
 		if p.Protocol == nil {
 			errs = append(errs, field.Required(at.Child("protocol"), ""))
 		} else {
-			errs = append(errs, protocol(*p.Protocol, at.Child("protocol"))...)
+			errs = append(errs, supported(string(*p.Protocol), at.Child("protocol"), string(corev1.ProtocolSCTP), string(corev1.ProtocolTCP), string(corev1.ProtocolUDP))...)
 		}
 		if p.AppProtocol != nil {
 			errs = append(errs, messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -19,4 +20,14 @@ func Finalizers(names []string) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), n, "name is neither a standard finalizer name nor is it fully qualified"))
 	}
 	return errs
+}
+
+// FinalizerName checks the form of a finalizer's name and, of one without a prefix,
+// that it is one of Kubernetes' own.
+func FinalizerName(name string, at *field.Path) field.ErrorList {
+	errs := messages(at, name, validation.IsQualifiedName(name))
+	if strings.Contains(name, "/") || name == string(corev1.FinalizerKubernetes) || name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents {
+		return errs
+	}
+	return append(errs, field.Invalid(at, name, "name is neither a standard finalizer name nor is it fully qualified"))
 }

@@ -56,7 +56,7 @@ func generatedSelector(j *batchv1.Job) field.ErrorList {
 func jobSelector(s *batchv1.JobSpec, keptValues bool) field.ErrorList {
 	at := specPath.Child("selector")
 	if s.Selector == nil {
-		return field.ErrorList{field.Required(at, "")}
+		return field.ErrorList{field.Required(at, ""), field.Invalid(specPath.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`")}
 	}
 	errs := metav1validation.ValidateLabelSelector(s.Selector, metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: keptValues}, at)
 	if selects, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil && !selects.Matches(labels.Set(s.Template.Labels)) {

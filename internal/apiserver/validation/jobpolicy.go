@@ -57,8 +57,8 @@ func jobPolicies(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 
 func failedIndexes(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	most, of := s.MaxFailedIndexes, at.Child("maxFailedIndexes")
-	if s.CompletionMode == nil || *s.CompletionMode != batchv1.IndexedCompletion {
-		if most != nil {
+	if !indexed(s) {
+		if most != nil && (s.CompletionMode == nil || *s.CompletionMode == batchv1.NonIndexedCompletion) {
 			return field.ErrorList{field.Invalid(of, *most, "requires indexed completion mode")}
 		}
 		return nil

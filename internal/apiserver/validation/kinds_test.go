@@ -108,7 +108,7 @@ func TestCreateKinds(t *testing.T) {
 		{`{apiVersion: networking.k8s.io/v1, kind: IPAddress, metadata: {name: 10.0.0.1}, spec: {parentRef: {resource: a/b}}}`,
 			[]string{`spec.parentRef.name: Required value`, `spec.parentRef.resource: Invalid value: "a/b"`}},
 
-		{serviceHead + `{ports: [{port: 80}], clusterIP: 010.0.0.1}}`, []string{`spec.clusterIPs[0]: Invalid value: "010.0.0.1": must not have leading 0s`}},
+		{serviceHead + `{ports: [{port: 80}], clusterIP: 010.0.0.1, clusterIPs: [010.0.0.1]}}`, []string{`spec.clusterIPs[0]: Invalid value: "010.0.0.1": must not have leading 0s`}},
 		{serviceHead + `{ports: [{port: 80}], trafficDistribution: Far}}`, []string{`spec.trafficDistribution: Unsupported value: "Far"`}},
 		{serviceHead + `{type: LoadBalancer, loadBalancerClass: "a b", ports: [{port: 80}]}}`, []string{`spec.loadBalancerClass: Invalid value: "a b"`}},
 		{serviceHead + `{type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]}}`, []string{`spec.healthCheckNodePort: Required value`}},

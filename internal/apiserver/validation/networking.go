@@ -224,7 +224,7 @@ func ingressClass(c *networkingv1.IngressClass) field.ErrorList {
 	if p.Scope == nil {
 		return append(errs, field.Required(at.Child("scope"), ""))
 	}
-	errs = append(errs, oneOf(*p.Scope, at.Child("scope"), networkingv1.IngressClassParametersReferenceScopeCluster, networkingv1.IngressClassParametersReferenceScopeNamespace)...)
+	errs = append(errs, supported(*p.Scope, at.Child("scope"), networkingv1.IngressClassParametersReferenceScopeCluster, networkingv1.IngressClassParametersReferenceScopeNamespace)...)
 	switch {
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeNamespace && p.Namespace == nil:
 		errs = append(errs, field.Required(at.Child("namespace"), "`parameters.scope` is set to 'Namespace'"))

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -27,7 +29,7 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 
 // changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules let pass.
 func changedPod(p, old *corev1.Pod) field.ErrorList {
-	return checkPod(p, podFaults{selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: true, devices: true})
+	return checkPod(p, podFaults{selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec), devices: hasMappedDevice(&old.Spec), annotations: true})
 }
 
 // podFaults are what a pod may have because the stored one has it.
@@ -36,6 +38,8 @@ type podFaults struct {
 	tokenPaths bool // of projected tokens, outside their volumes
 	sysctls    bool // of namespaces that are the host's
 	devices    bool // in user namespaces
+	// Annotations about containers that are not there: a change adds none.
+	annotations bool
 }
 
 func hasBadSpread(s *corev1.PodSpec) bool {
@@ -45,6 +49,14 @@ func hasBadSpread(s *corev1.PodSpec) bool {
 		}
 	}
 	return false
+}
+
+func hasHostSysctl(s *corev1.PodSpec) bool {
+	return s.SecurityContext != nil && slices.ContainsFunc(s.SecurityContext.Sysctls, func(c corev1.Sysctl) bool { return hostSysctl(s, c.Name) != "" })
+}
+
+func hasMappedDevice(s *corev1.PodSpec) bool {
+	return s.HostUsers != nil && !*s.HostUsers && slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return len(c.VolumeDevices) > 0 })
 }
 
 func hasBadTokenPath(s *corev1.PodSpec) bool {
@@ -61,6 +73,25 @@ func hasBadTokenPath(s *corev1.PodSpec) bool {
 	return false
 }
 
+// tokensNeedAccount: a pod's own tokens are those of its service account.
+func (k *podChecker) tokensNeedAccount(path *field.Path) field.ErrorList {
+	if !k.pod || k.spec.ServiceAccountName != "" {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, v := range k.spec.Volumes {
+		if v.Projected == nil {
+			continue
+		}
+		for j, source := range v.Projected.Sources {
+			if source.ServiceAccountToken != nil {
+				errs = append(errs, field.Forbidden(path.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"), "must not be specified when serviceAccountName is not set"))
+			}
+		}
+	}
+	return errs
+}
+
 // validatePod checks a whole pod.
 func validatePod(p *corev1.Pod) field.ErrorList { return checkPod(p, podFaults{}) }
 
@@ -68,12 +99,13 @@ func checkPod(p *corev1.Pod, kept podFaults) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
 	errs = append(errs, Finalizers(p.Finalizers)...)
-	errs = append(errs, validatePodAnnotations(p, meta.Child("annotations"))...)
+	errs = append(errs, validatePodAnnotations(p, kept.annotations, meta.Child("annotations"))...)
 	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true, name: p.Name, kept: kept}).check(field.NewPath("spec"))...)
 	return errs
 }
 
-func validatePodAnnotations(p *corev1.Pod, path *field.Path) field.ErrorList {
+// validatePodAnnotations checks what annotations say of the pod; kept says that they may be about containers that are not there.
+func validatePodAnnotations(p *corev1.Pod, kept bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if value, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok && p.Spec.NodeName == "" {
 		errs = append(errs, field.Invalid(path.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set"))
@@ -83,7 +115,7 @@ func validatePodAnnotations(p *corev1.Pod, path *field.Path) field.ErrorList {
 		if !ok {
 			continue
 		}
-		if containerNamed(&p.Spec, name) == nil {
+		if !kept && containerNamed(&p.Spec, name) == nil {
 			errs = append(errs, field.Invalid(path.Key(key), name, "container not found"))
 		}
 		if ParseAppArmorAnnotation(value) == nil {
@@ -131,6 +163,7 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 
 	add(k.checkVolumes(path.Child("volumes")))
 	add(k.checkContainers(path))
+	add(k.tokensNeedAccount(path))
 	add(oneOf(string(s.RestartPolicy), path.Child("restartPolicy"), string(corev1.RestartPolicyAlways), string(corev1.RestartPolicyOnFailure), string(corev1.RestartPolicyNever)))
 	add(oneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet), string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
 	add(metav1validation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector")))
@@ -177,16 +210,12 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// oneOf checks a required field against its values, listed in the error in the order of the alphabet.
+// oneOf checks a required field against its values, which the error lists in their order.
 func oneOf(value string, path *field.Path, values ...string) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	known := sets.New(values...)
-	if !known.Has(value) {
-		return field.ErrorList{field.NotSupported(path, value, sets.List(known))}
-	}
-	return nil
+	return supported(value, path, values...)
 }
 
 // supported checks a field against its values, of which the empty one is none.
@@ -194,7 +223,6 @@ func supported(value string, path *field.Path, values ...string) field.ErrorList
 	if slices.Contains(values, value) {
 		return nil
 	}
-	slices.Sort(values)
 	return field.ErrorList{field.NotSupported(path, value, values)}
 }
 
@@ -341,14 +369,17 @@ func validateTolerations(list []corev1.Toleration, path *field.Path) field.Error
 		}
 		switch t.Operator {
 		case corev1.TolerationOpEqual, "":
-			errs = append(errs, messages(at.Child("operator"), t.Value, validation.IsValidLabelValue(t.Value))...)
+			if msgs := validation.IsValidLabelValue(t.Value); len(msgs) > 0 {
+				errs = append(errs, field.Invalid(at.Child("operator"), t.Value, strings.Join(msgs, ";")))
+			}
 		case corev1.TolerationOpExists:
 			if t.Value != "" {
-				errs = append(errs, field.Invalid(at.Child("operator"), *t, "value must be empty when `operator` is 'Exists'"))
+				errs = append(errs, field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
-			if !isInteger(t.Value) {
-				errs = append(errs, field.Invalid(at.Child("value"), t.Value, "value must be an integer when `operator` is 'Lt' or 'Gt'"))
+			errs = append(errs, messages(at.Child("value"), t.Value, content.IsDecimalInteger(t.Value))...)
+			if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
+				errs = append(errs, field.Invalid(at.Child("value"), t.Value, err.Error()))
 			}
 		default:
 			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []string{string(corev1.TolerationOpEqual), string(corev1.TolerationOpExists)}))
@@ -408,18 +439,11 @@ func validatePodResources(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	}
 	at := path.Child("resources")
 	var errs field.ErrorList
-	for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
-		for name := range list {
-			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && !resources.IsHugePages(name) {
-				errs = append(errs, field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
-			}
-		}
-	}
 	if r.Claims != nil {
 		errs = append(errs, field.Forbidden(at.Child("claims"), "claims may not be set for Resources at pod-level"))
 	}
 	errs = append(errs, (&podChecker{spec: s}).claims(r.Claims, at.Child("claims"))...)
-	errs = append(errs, resourceRequirements(r, at)...)
+	errs = append(errs, wholeRequirements(r, at)...)
 	if len(errs) > 0 {
 		return errs
 	}

@@ -49,7 +49,7 @@ func TestPodCreate(t *testing.T) {
 		{"duplicate", `{containers: [{name: a, image: i}], initContainers: [{name: a, image: i}]}`, []string{`spec.initContainers[0].name: Duplicate value: "a"`}},
 		{"image", `{containers: [{name: a}]}`, []string{`spec.containers[0].image: Required value`}},
 		{"image", `{containers: [{name: a, image: " i"}]}`, []string{`spec.containers[0].image: Invalid value: " i": must not have leading or trailing whitespace`}},
-		{"restartPolicy", `{restartPolicy: Maybe, containers: [{name: a, image: i}]}`, []string{`spec.restartPolicy: Unsupported value: "Maybe": supported values: "Always", "Never", "OnFailure"`}},
+		{"restartPolicy", `{restartPolicy: Maybe, containers: [{name: a, image: i}]}`, []string{`spec.restartPolicy: Unsupported value: "Maybe": supported values: "Always", "OnFailure", "Never"`}},
 		{"L1.45", `{containers: [{name: a, image: i}], initContainers: [{name: b, image: i, lifecycle: {preStop: {sleep: {seconds: 1}}}, readinessProbe: {tcpSocket: {port: 1}}}]}`, []string{
 			`spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always`,
 			`spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always`}},
@@ -98,10 +98,12 @@ func TestPodCreate(t *testing.T) {
 			`spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/x": must be unique`,
 			`spec.containers[0].volumeMounts.subPath: Invalid value: "/abs": must be a relative path`,
 			`spec.volumes[0].secret.secretName: Required value`,
-			`spec.volumes[1].hostPath: Forbidden: may not specify more than 1 volume type`,
-			`spec.volumes[1].name: Duplicate value: "v"`}},
+			`spec.containers[0].volumeMounts[1].name: Not found: "v"`,
+			`spec.volumes[1].hostPath: Forbidden: may not specify more than 1 volume type`}},
+		{"volumes of one name", `{volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}], containers: [{name: a, image: i}]}`, []string{`spec.volumes[1].name: Duplicate value: "v"`}},
 		{"projected volume", `{volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 5}}, {downwardAPI: {items: [{path: t, fieldRef: {fieldPath: metadata.name}}]}}, {}]}}], containers: [{name: a, image: i}]}`, []string{
-			`spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes`}},
+			`spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes`,
+			`spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set`}},
 		{"projected certificates", `{volumes: [{name: v, projected: {sources: [{podCertificate: {signerName: example.com/s, keyType: RSA, maxExpirationSeconds: 60, keyPath: k, certificateChainPath: k}},
 			{podCertificate: {signerName: kubernetes.io/s, keyType: ED25519, maxExpirationSeconds: 90000}}, {podCertificate: {signerName: example.com/s, keyType: ED25519, maxExpirationSeconds: 7862400, credentialBundlePath: ../b}},
 			{clusterTrustBundle: {path: c}}, {clusterTrustBundle: {path: d, name: "example.com:s:x_y", labelSelector: {}}}, {clusterTrustBundle: {path: e, signerName: s}}, {clusterTrustBundle: {path: f, name: example.com:s:x}}]}}], containers: [{name: a, image: i}]}`, []string{
@@ -225,7 +227,7 @@ func TestPodStatusUpdate(t *testing.T) {
 	}{
 		{"node name", nil, func(p *corev1.Pod) { p.Spec.NodeName = "m" }, []string{"status.nodeName: Forbidden: may not be changed directly"}},
 		{"nominated node of a bound pod", nil, func(p *corev1.Pod) { p.Status.NominatedNodeName = "m" }, []string{"status.nominatedNodeName: Forbidden"}},
-		{"observed generation", nil, func(p *corev1.Pod) { p.Status.ObservedGeneration = -1 }, []string{"status.observedGeneration: Invalid value: -1: must be greater than or equal to 0"}},
+		{"observed generation", nil, func(p *corev1.Pod) { p.Status.ObservedGeneration = -1 }, []string{"status.observedGeneration: Invalid value: -1: must be a non-negative integer"}},
 		{"class", func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSBurstable }, func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }, []string{"status.qosClass: Invalid value"}},
 		{"restart under Always", func(p *corev1.Pod) { p.Status.ContainerStatuses = restart(ended) }, func(p *corev1.Pod) { p.Status.ContainerStatuses = restart(running) }, nil},
 		{"restart of a failure under OnFailure", func(p *corev1.Pod) { p.Spec.RestartPolicy = "OnFailure"; p.Status.ContainerStatuses = restart(ended) }, func(p *corev1.Pod) { p.Status.ContainerStatuses = restart(running) }, nil},

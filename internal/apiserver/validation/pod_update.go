@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -187,60 +186,6 @@ func requiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path) field.
 
 func containsRequirement(list []corev1.NodeSelectorRequirement, r corev1.NodeSelectorRequirement) bool {
 	return slices.ContainsFunc(list, func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
-}
-
-// ValidatePodStatusUpdate checks a write to the status subresource (L1.71).
-func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
-	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
-	errs = append(errs, mirrorAnnotationUpdate(p, old)...)
-	at := field.NewPath("status")
-	if p.Spec.NodeName != old.Spec.NodeName {
-		errs = append(errs, field.Forbidden(at.Child("nodeName"), "may not be changed directly"))
-	}
-	if n := p.Status.NominatedNodeName; n != old.Status.NominatedNodeName && n != "" {
-		errs = append(errs, messages(at.Child("nominatedNodeName"), n, apivalidation.NameIsDNSSubdomain(n, false))...)
-		if p.Spec.NodeName != "" {
-			errs = append(errs, field.Forbidden(at.Child("nominatedNodeName"), "may not be set on a pod that is bound to a node"))
-		}
-	}
-	if p.Status.ObservedGeneration < 0 {
-		errs = append(errs, field.Invalid(at.Child("observedGeneration"), p.Status.ObservedGeneration, notNegative))
-	}
-	for i := range p.Status.Conditions {
-		c, at := &p.Status.Conditions[i], at.Child("conditions").Index(i)
-		if c.ObservedGeneration < 0 {
-			errs = append(errs, field.Invalid(at.Child("observedGeneration"), c.ObservedGeneration, notNegative))
-		}
-		errs = append(errs, messages(at.Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
-	}
-	if old.Status.QOSClass != "" && p.Status.QOSClass != old.Status.QOSClass {
-		errs = append(errs, field.Invalid(at.Child("qosClass"), p.Status.QOSClass, apivalidation.FieldImmutableErrorMsg))
-	}
-	errs = append(errs, podIPs(p, at)...)
-	errs = append(errs, stateTransitions(p, old, at)...)
-	return errs
-}
-
-func podIPs(p *corev1.Pod, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	v4, v6 := 0, 0
-	for i, ip := range p.Status.PodIPs {
-		switch {
-		case !isIP(ip.IP):
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("podIPs").Index(i), ip.IP, true, nil)...)
-		case strings.Contains(ip.IP, ":"):
-			v6++
-		default:
-			v4++
-		}
-	}
-	if v4 > 1 || v6 > 1 {
-		errs = append(errs, field.Invalid(at.Child("podIPs"), p.Status.PodIPs, "may specify no more than one IP for each IP family"))
-	}
-	if len(p.Status.HostIPs) > 0 && p.Status.HostIPs[0].IP != p.Status.HostIP {
-		errs = append(errs, field.Invalid(at.Child("hostIPs").Index(0), p.Status.HostIPs[0].IP, "must be equal to `hostIP`"))
-	}
-	return errs
 }
 
 // stateTransitions refuses to bring a container back that its restart policy leaves ended (L1.71).

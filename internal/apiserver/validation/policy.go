@@ -96,7 +96,7 @@ func roleRef(r *rbacv1.RoleRef, kinds ...string) field.ErrorList {
 	if r.APIGroup != rbacv1.GroupName {
 		errs = append(errs, field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
 	}
-	errs = append(errs, oneOf(r.Kind, at.Child("kind"), kinds...)...)
+	errs = append(errs, supported(r.Kind, at.Child("kind"), kinds...)...)
 	if r.Name == "" {
 		return append(errs, field.Required(at.Child("name"), ""))
 	}
@@ -179,16 +179,27 @@ func priorityClassUpdate(c, old *schedulingv1.PriorityClass) field.ErrorList {
 }
 
 func runtimeClass(c *nodev1.RuntimeClass) field.ErrorList {
-	errs := messages(field.NewPath("handler"), c.Handler, validation.IsDNS1123Label(c.Handler))
+	var errs field.ErrorList
+	if at := field.NewPath("handler"); c.Handler == "" {
+		errs = append(errs, field.Required(at, ""))
+	} else {
+		errs = append(errs, messages(at, c.Handler, validation.IsDNS1123Label(c.Handler))...)
+	}
 	if c.Overhead != nil {
-		at := field.NewPath("overhead", "podFixed")
-		for _, name := range sortedNames(c.Overhead.PodFixed) {
-			errs = append(errs, quantity(name, c.Overhead.PodFixed[name], at.Key(string(name)))...)
-		}
+		errs = append(errs, resourceRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, field.NewPath("overhead"))...)
 	}
 	if c.Scheduling != nil {
 		errs = append(errs, metav1validation.ValidateLabels(c.Scheduling.NodeSelector, field.NewPath("scheduling", "nodeSelector"))...)
-		errs = append(errs, validateTolerations(c.Scheduling.Tolerations, field.NewPath("scheduling", "tolerations"))...)
+		at := field.NewPath("scheduling", "tolerations")
+		errs = append(errs, validateTolerations(c.Scheduling.Tolerations, at)...)
+		seen := map[corev1.Toleration]bool{}
+		for i, t := range c.Scheduling.Tolerations {
+			t.TolerationSeconds = nil
+			if seen[t] {
+				errs = append(errs, field.Duplicate(at.Index(i), t))
+			}
+			seen[t] = true
+		}
 	}
 	return errs
 }

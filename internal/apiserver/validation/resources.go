@@ -17,6 +17,21 @@ const notNegative = "must be greater than or equal to 0"
 
 // resourceRequirements checks limits, requests and their relation.
 func resourceRequirements(r *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
+	return requirements(r, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList { return resourceName(name, at, true) })
+}
+
+// wholeRequirements checks limits and requests of a pod as a whole.
+func wholeRequirements(r *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
+	return requirements(r, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
+		errs := resourceName(name, at, false)
+		if len(errs) == 0 && name != corev1.ResourceCPU && name != corev1.ResourceMemory && !resources.IsHugePages(name) {
+			errs = append(errs, field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
+		}
+		return errs
+	})
+}
+
+func requirements(r *corev1.ResourceRequirements, at *field.Path, checkName func(corev1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
 	var errs field.ErrorList
 	limits, requests := at.Child("limits"), at.Child("requests")
 	cpuOrMemory, hugePages := false, false
@@ -27,13 +42,13 @@ func resourceRequirements(r *corev1.ResourceRequirements, at *field.Path) field.
 	for _, name := range sortedNames(r.Limits) {
 		q := r.Limits[name]
 		note(name)
-		errs = append(errs, resourceName(name, limits.Key(string(name)), true)...)
+		errs = append(errs, checkName(name, limits.Key(string(name)))...)
 		errs = append(errs, quantity(name, q, limits.Key(string(name)))...)
 	}
 	for _, name := range sortedNames(r.Requests) {
 		q := r.Requests[name]
 		note(name)
-		errs = append(errs, resourceName(name, requests.Key(string(name)), true)...)
+		errs = append(errs, checkName(name, requests.Key(string(name)))...)
 		errs = append(errs, quantity(name, q, requests.Key(string(name)))...)
 		limit, ok := r.Limits[name]
 		whole := resources.IsExtended(name) || resources.IsHugePages(name)

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -48,6 +49,18 @@ func validatePodSecurityContext(s *corev1.PodSpec, keptSysctls bool, at *field.P
 	return append(errs, appArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
 }
 
+// hostSysctl returns the field that makes a parameter the host's; empty if it is the pod's own.
+func hostSysctl(s *corev1.PodSpec, name string) string {
+	name = strings.ReplaceAll(name, "/", ".")
+	switch {
+	case s.HostNetwork && strings.HasPrefix(name, "net."):
+		return "hostNetwork"
+	case s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")):
+		return "hostIPC"
+	}
+	return ""
+}
+
 func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, keptHost bool, at *field.Path) field.ErrorList {
 	const longest = 253
 	var errs field.ErrorList
@@ -64,11 +77,8 @@ func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, keptHost bool, at *field.P
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
 		seen.Insert(name)
-		if !keptHost && s.HostNetwork && strings.HasPrefix(name, "net.") {
-			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostNetwork' is true"))
-		}
-		if !keptHost && s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")) {
-			errs = append(errs, field.Invalid(at, c.Name, "may not be specified when 'hostIPC' is true"))
+		if host := hostSysctl(s, c.Name); host != "" && !keptHost {
+			errs = append(errs, field.Invalid(at, c.Name, fmt.Sprintf("may not be specified when '%s' is true", host)))
 		}
 	}
 	return errs

@@ -56,7 +56,16 @@ func serviceBeside(s, old *corev1.Service) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), t, fmt.Sprintf("must be greater than 0 and less than %d", longest)))
 		}
 	}
-	errs = append(errs, clusterIPs(sp, known, at)...)
+	if sp.Type == corev1.ServiceTypeExternalName {
+		if len(sp.IPFamilies) > 0 {
+			errs = append(errs, field.Forbidden(at.Child("ipFamilies"), "may not be set for ExternalName services"))
+		}
+		if sp.IPFamilyPolicy != nil {
+			errs = append(errs, field.Forbidden(at.Child("ipFamilyPolicy"), "may not be set for ExternalName services"))
+		}
+	} else {
+		errs = append(errs, clusterIPs(sp, known, at)...)
+	}
 	for i, ip := range sp.ExternalIPs {
 		at := at.Child("externalIPs").Index(i)
 		more := validation.IsValidIPForLegacyField(at, ip, true, known)
@@ -75,22 +84,54 @@ func nonSpecialIP(ip string, at *field.Path) field.ErrorList {
 	return nil
 }
 
+// clusterIPs checks the addresses of a service, and of which families they are.
 func clusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
+	ips, families := at.Child("clusterIPs"), at.Child("ipFamilies")
 	var errs field.ErrorList
-	if sp.ClusterIP != "" && len(sp.ClusterIPs) > 0 && sp.ClusterIPs[0] != sp.ClusterIP {
-		errs = append(errs, field.Invalid(at.Child("clusterIPs"), sp.ClusterIPs, "first value must match `clusterIP`"))
+	switch {
+	case sp.ClusterIP != "" && len(sp.ClusterIPs) == 0:
+		errs = append(errs, field.Required(ips, ""))
+	case sp.ClusterIP != "" && sp.ClusterIPs[0] != sp.ClusterIP:
+		errs = append(errs, field.Invalid(ips, sp.ClusterIPs, "first value must match `clusterIP`"))
+	case sp.ClusterIP == "" && len(sp.ClusterIPs) > 0:
+		errs = append(errs, field.Invalid(ips, sp.ClusterIPs, "must be empty when `clusterIP` is not specified"))
+	}
+	seen := sets.New[corev1.IPFamily]()
+	for i, f := range sp.IPFamilies {
+		errs = append(errs, supported(string(f), families.Index(i), string(corev1.IPv4Protocol), string(corev1.IPv6Protocol))...)
+		if seen.Has(f) {
+			errs = append(errs, field.Duplicate(families.Index(i), f))
+		}
+		seen.Insert(f)
+	}
+	if p := sp.IPFamilyPolicy; p != nil {
+		errs = append(errs, supported(string(*p), at.Child("ipFamilyPolicy"), string(corev1.IPFamilyPolicyPreferDualStack), string(corev1.IPFamilyPolicyRequireDualStack), string(corev1.IPFamilyPolicySingleStack))...)
+	}
+	var wrong field.ErrorList
+	for i, ip := range sp.ClusterIPs {
+		if i > 0 || ip != corev1.ClusterIPNone {
+			wrong = append(wrong, validation.IsValidIPForLegacyField(ips.Index(i), ip, true, known)...)
+		} else if len(sp.ClusterIPs) > 1 {
+			wrong = append(wrong, field.Invalid(ips, sp.ClusterIPs, "'None' must be the first and only value"))
+		}
+	}
+	if len(sp.ClusterIPs) > 2 {
+		errs = append(errs, field.Invalid(ips, sp.ClusterIPs, "may only hold up to 2 values"))
+	}
+	if errs = append(errs, wrong...); len(wrong) > 0 || sp.ClusterIP == corev1.ClusterIPNone {
+		return errs
+	}
+	if len(sp.ClusterIPs) > 1 && strings.Contains(sp.ClusterIPs[0], ":") == strings.Contains(sp.ClusterIPs[1], ":") {
+		errs = append(errs, field.Invalid(ips, sp.ClusterIPs, "may specify no more than one IP for each IP family"))
 	}
 	for i, ip := range sp.ClusterIPs {
-		if i == 0 && ip == corev1.ClusterIPNone {
-			if len(sp.ClusterIPs) > 1 {
-				errs = append(errs, field.Invalid(at.Child("clusterIPs"), sp.ClusterIPs, "'None' must be the first and only value"))
-			}
-			continue
+		if i == len(sp.IPFamilies) {
+			break
 		}
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(i), ip, true, known)...)
-	}
-	if len(sp.ClusterIPs) == 0 && sp.ClusterIP != "" && sp.ClusterIP != corev1.ClusterIPNone {
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Child("clusterIPs").Index(0), sp.ClusterIP, true, known)...)
+		six := strings.Contains(ip, ":")
+		if f := sp.IPFamilies[i]; f == corev1.IPv4Protocol && six || f == corev1.IPv6Protocol && !six {
+			errs = append(errs, field.Invalid(ips.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", f, i)))
+		}
 	}
 	return errs
 }
@@ -156,7 +197,7 @@ func trafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) fie
 			corev1.ServiceTrafficDistributionPreferSameNode)...)
 	}
 	if p := sp.InternalTrafficPolicy; p != nil {
-		errs = append(errs, oneOf(string(*p), at.Child("internalTrafficPolicy"), string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
+		errs = append(errs, supported(string(*p), at.Child("internalTrafficPolicy"), string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
 	}
 	balanced := sp.Type == corev1.ServiceTypeLoadBalancer
 	if sp.HealthCheckNodePort != 0 && !(balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal) {
@@ -174,13 +215,13 @@ func trafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) fie
 			errs = append(errs, messages(at.Child("loadBalancerClass"), *c, validation.IsQualifiedName(*c))...)
 		}
 		for i, r := range sp.LoadBalancerSourceRanges {
-			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r), true, known)...)
+			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("LoadBalancerSourceRanges").Index(i), strings.TrimSpace(r), true, known)...)
 		}
 		return errs
 	}
 	const only = "may only be used when `type` is 'LoadBalancer'"
 	if len(sp.LoadBalancerSourceRanges) > 0 {
-		errs = append(errs, field.Forbidden(at.Child("loadBalancerSourceRanges"), only))
+		errs = append(errs, field.Forbidden(at.Child("LoadBalancerSourceRanges"), only))
 	}
 	if sp.LoadBalancerClass != nil {
 		errs = append(errs, field.Forbidden(at.Child("loadBalancerClass"), only))
@@ -193,7 +234,8 @@ func trafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) fie
 
 func serviceUpdate(s, old *corev1.Service) field.ErrorList {
 	at := field.NewPath("spec")
-	errs := append(clusterIPsUpdate(s, old, at), serviceBeside(s, old)...)
+	errs := append(clusterIPsUpdate(s, old, at), familiesUpdate(&s.Spec, &old.Spec, at.Child("ipFamilies"))...)
+	errs = append(errs, serviceBeside(s, old)...)
 	balanced := func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
 	if balanced(s) && balanced(old) && ptr.Deref(s.Spec.LoadBalancerClass, "") != ptr.Deref(old.Spec.LoadBalancerClass, "") {
 		errs = append(errs, field.Invalid(at.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, "may not change once set"))
@@ -203,6 +245,34 @@ func serviceUpdate(s, old *corev1.Service) field.ErrorList {
 	}
 	if local(s) && local(old) && s.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
 		errs = append(errs, field.Forbidden(at.Child("healthCheckNodePort"), "field is immutable"))
+	}
+	return errs
+}
+
+// familiesUpdate: the first family stays, a second one may come and go.
+func familiesUpdate(s, old *corev1.ServiceSpec, at *field.Path) field.ErrorList {
+	const fixed = "may not change once set"
+	if s.Type == corev1.ServiceTypeExternalName || old.Type == corev1.ServiceTypeExternalName || s.ClusterIP == corev1.ClusterIPNone || old.ClusterIP == corev1.ClusterIPNone {
+		return nil
+	}
+	now, was := s.IPFamilies, old.IPFamilies
+	var errs field.ErrorList
+	if len(now) == len(was) {
+		for i := range was {
+			if now[i] != was[i] {
+				errs = append(errs, field.Invalid(at.Index(0), now, fixed))
+			}
+		}
+		return errs
+	}
+	if len(was) > len(now) && len(s.ClusterIPs) == 0 {
+		errs = append(errs, field.Invalid(at.Index(0), now, "primary ipFamily can not be unset"))
+	}
+	if len(now) > 0 && len(was) > 0 && now[0] != was[0] {
+		errs = append(errs, field.Invalid(at.Index(0), s.ClusterIPs, fixed))
+	}
+	if len(was) > len(now) && len(now) == 1 && (s.IPFamilyPolicy == nil || *s.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily"))
 	}
 	return errs
 }

@@ -2,7 +2,7 @@ package validation
 
 import (
 	"fmt"
-	"reflect"
+	"path"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -48,33 +48,17 @@ func volumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool, at *fie
 			errs = append(errs, nodeSelector(a.Required, keptValues, at)...)
 		}
 	}
-	switch n := countSources(&v.PersistentVolumeSource); {
-	case n == 0:
-		errs = append(errs, field.Required(at, "must specify a volume type"))
-	case n > 1:
-		errs = append(errs, field.Forbidden(at, "may not specify more than 1 volume type"))
+	of := &sources{at: at}
+	persistentSources(&v.PersistentVolumeSource, of)
+	if of.n == 0 {
+		of.errs = append(of.errs, field.Required(at, "must specify a volume type"))
 	}
-	if s := v.HostPath; s != nil {
-		errs = append(errs, hostPath(s, at.Child("hostPath"))...)
-		if s.Path == "/" && v.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-			errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
-		}
+	errs = append(errs, of.errs...)
+	if s := v.HostPath; s != nil && path.Clean(s.Path) == "/" && v.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
+		errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
 	}
-	if s := v.Local; s != nil {
-		if s.Path == "" {
-			errs = append(errs, field.Required(at.Child("local", "path"), ""))
-		} else {
-			errs = append(errs, noBacksteps(s.Path, at.Child("local", "path"))...)
-		}
-		if v.NodeAffinity == nil {
-			errs = append(errs, field.Required(at.Child("nodeAffinity"), "Local volume requires node affinity"))
-		}
-	}
-	if s := v.NFS; s != nil {
-		errs = append(errs, nfs(s, at.Child("nfs"))...)
-	}
-	if s := v.CSI; s != nil {
-		errs = append(errs, csiVolume(s, at.Child("csi"))...)
+	if v.Local != nil && v.NodeAffinity == nil {
+		errs = append(errs, field.Required(at.Child("nodeAffinity"), "Local volume requires node affinity"))
 	}
 	if c := v.VolumeAttributesClassName; c != nil {
 		at := at.Child("volumeAttributesClassName")
@@ -154,17 +138,6 @@ func csiVolume(s *corev1.CSIPersistentVolumeSource, at *field.Path) field.ErrorL
 		}
 	}
 	return errs
-}
-
-// countSources counts the volume types that are set.
-func countSources(s *corev1.PersistentVolumeSource) int {
-	n := 0
-	for v, i := reflect.ValueOf(s).Elem(), 0; i < v.NumField(); i++ {
-		if !v.Field(i).IsNil() {
-			n++
-		}
-	}
-	return n
 }
 
 func persistentVolumeUpdate(v, old *corev1.PersistentVolume) field.ErrorList {

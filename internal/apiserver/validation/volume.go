@@ -19,7 +19,7 @@ func (k *podChecker) checkVolumes(at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	k.volumes = make(map[string]*corev1.VolumeSource, len(k.spec.Volumes))
 	for i := range k.spec.Volumes {
-		v, at := &k.spec.Volumes[i], at.Index(i)
+		v, at, before := &k.spec.Volumes[i], at.Index(i), len(errs)
 		if v.Name == "" {
 			errs = append(errs, field.Required(at.Child("name"), ""))
 		} else if msgs := validation.IsDNS1123Label(v.Name); len(msgs) > 0 {
@@ -27,16 +27,18 @@ func (k *podChecker) checkVolumes(at *field.Path) field.ErrorList {
 		} else if _, ok := k.volumes[v.Name]; ok {
 			errs = append(errs, field.Duplicate(at.Child("name"), v.Name))
 		}
-		k.volumes[v.Name] = &v.VolumeSource
-		errs = append(errs, k.volumeSource(&v.VolumeSource, at)...)
-		if v.Ephemeral != nil && k.pod && v.Name != "" {
+		more := k.volumeSource(&v.VolumeSource, at)
+		if v.Ephemeral != nil && k.pod && k.name != "" && v.Name != "" {
 			claim := k.name + "-" + v.Name
-			if msgs := apivalidation.NameIsDNSSubdomain(claim, false); len(msgs) > 0 {
-				for _, m := range msgs {
-					errs = append(errs, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %s", claim, m)))
-				}
+			for _, m := range apivalidation.NameIsDNSSubdomain(claim, false) {
+				more = append(more, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %s", claim, m)))
 			}
 		}
+		// One that is wrong can't be mounted either.
+		if len(errs)+len(more) == before {
+			k.volumes[v.Name] = &v.VolumeSource
+		}
+		errs = append(errs, more...)
 	}
 	return errs
 }
@@ -123,7 +125,7 @@ func remoteSources(v *corev1.VolumeSource, s *sources) {
 	}
 	if r := v.ISCSI; r != nil {
 		s.take("iscsi", func(at *field.Path) field.ErrorList {
-			return append(required(at.Child("targetPortal"), r.TargetPortal), required(at.Child("iqn"), r.IQN)...)
+			return iscsi(r.TargetPortal, r.IQN, r.Lun, r.InitiatorName, at)
 		})
 	}
 	if r := v.RBD; r != nil {
@@ -164,7 +166,7 @@ func remoteSources(v *corev1.VolumeSource, s *sources) {
 	}
 	if r := v.AzureDisk; r != nil {
 		s.take("azureDisk", func(at *field.Path) field.ErrorList {
-			return append(required(at.Child("diskName"), r.DiskName), required(at.Child("diskURI"), r.DataDiskURI)...)
+			return azureDisk(r, at)
 		})
 	}
 	if r := v.VsphereVolume; r != nil {
@@ -176,17 +178,7 @@ func remoteSources(v *corev1.VolumeSource, s *sources) {
 	if r := v.FlexVolume; r != nil {
 		s.take("flexVolume", func(at *field.Path) field.ErrorList { return required(at.Child("driver"), r.Driver) })
 	}
-	for _, other := range []struct {
-		name string
-		set  bool
-	}{
-		{"fc", v.FC != nil}, {"flocker", v.Flocker != nil}, {"quobyte", v.Quobyte != nil}, {"photonPersistentDisk", v.PhotonPersistentDisk != nil},
-		{"scaleIO", v.ScaleIO != nil}, {"storageos", v.StorageOS != nil},
-	} {
-		if other.set {
-			s.take(other.name, nil)
-		}
-	}
+	inlineSource(v, s)
 }
 
 func required(at *field.Path, value string) field.ErrorList {

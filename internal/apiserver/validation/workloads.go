@@ -26,9 +26,10 @@ func nonNegative[T int32 | int64](v *T, at *field.Path) field.ErrorList {
 
 // selects checks a workload's selector, and that it selects the pods of its own template.
 func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind string) field.ErrorList {
-	at := specPath.Child("selector")
+	at, unmatched := specPath.Child("selector"), specPath.Child("template", "metadata", "labels")
 	if selector == nil {
-		return field.ErrorList{field.Required(at, "")}
+		// Nothing selects nothing.
+		return field.ErrorList{field.Required(at, ""), field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
 	}
 	errs := metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
 	if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
@@ -39,7 +40,7 @@ func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind str
 	case err != nil:
 		errs = append(errs, field.Invalid(at, selector, "invalid label selector"))
 	case !s.Empty() && !s.Matches(labels.Set(t.Labels)):
-		errs = append(errs, field.Invalid(specPath.Child("template", "metadata", "labels"), t.Labels, "`selector` does not match template `labels`"))
+		errs = append(errs, field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`"))
 	}
 	return errs
 }
@@ -81,14 +82,14 @@ func zero(v *intstr.IntOrString) bool {
 		return true
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(v, 100, true)
-	return err == nil && n == 0
+	return err != nil || n == 0
 }
 
 func deployment(d *appsv1.Deployment) field.ErrorList {
 	s := &d.Spec
 	errs := nonNegative(s.Replicas, specPath.Child("replicas"))
 	errs = append(errs, selects(s.Selector, &s.Template, "deployment")...)
-	errs = append(errs, replicated(&s.Template, "Deployment")...)
+	errs = append(errs, replicated(&s.Template, "ReplicaSet")...) // which is what upstream calls it
 	errs = append(errs, nonNegative(&s.MinReadySeconds, specPath.Child("minReadySeconds"))...)
 	errs = append(errs, nonNegative(s.RevisionHistoryLimit, specPath.Child("revisionHistoryLimit"))...)
 	if p := s.ProgressDeadlineSeconds; p != nil {
@@ -119,7 +120,7 @@ func deployment(d *appsv1.Deployment) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("maxUnavailable"), r.MaxUnavailable, "may not be 0 when `maxSurge` is 0"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at.Child("type"), s.Strategy.Type, []appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType}))
+		errs = append(errs, field.NotSupported(at, s.Strategy, []string{string(appsv1.RecreateDeploymentStrategyType), string(appsv1.RollingUpdateDeploymentStrategyType)}))
 	}
 	return errs
 }
@@ -176,7 +177,7 @@ func daemonSet(d *appsv1.DaemonSet) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("maxSurge"), r.MaxSurge, "may not be set when maxUnavailable is non-zero"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at.Child("type"), d.Spec.UpdateStrategy.Type, []appsv1.DaemonSetUpdateStrategyType{appsv1.OnDeleteDaemonSetStrategyType, appsv1.RollingUpdateDaemonSetStrategyType}))
+		errs = append(errs, field.NotSupported(at, d.Spec.UpdateStrategy, []string{string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType)}))
 	}
 	return errs
 }

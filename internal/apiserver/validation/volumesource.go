@@ -1,0 +1,278 @@
+package validation
+
+import (
+	"net"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// persistentSources checks where a volume with a life of its own is, in the order in which upstream looks: what is one too
+// many depends on it.
+func persistentSources(v *corev1.PersistentVolumeSource, s *sources) {
+	if r := v.HostPath; r != nil {
+		s.take("hostPath", func(at *field.Path) field.ErrorList { return hostPath(r, at) })
+	}
+	if r := v.GCEPersistentDisk; r != nil {
+		s.takeAs("persistentDisk", "gcePersistentDisk", func(at *field.Path) field.ErrorList {
+			return append(required(at.Child("pdName"), r.PDName), partition(r.Partition, at)...)
+		})
+	}
+	if r := v.AWSElasticBlockStore; r != nil {
+		s.take("awsElasticBlockStore", func(at *field.Path) field.ErrorList {
+			return append(required(at.Child("volumeID"), r.VolumeID), partition(r.Partition, at)...)
+		})
+	}
+	if r := v.Glusterfs; r != nil {
+		s.take("glusterfs", func(at *field.Path) field.ErrorList {
+			errs := append(required(at.Child("endpoints"), r.EndpointsName), required(at.Child("path"), r.Path)...)
+			if n := r.EndpointsNamespace; n != nil {
+				if *n == "" {
+					errs = append(errs, field.Invalid(at.Child("endpointsNamespace"), *n, "if the endpointnamespace is set, it must be a valid namespace name"))
+				}
+				errs = append(errs, messages(at.Child("endpointsNamespace"), *n, validation.IsDNS1123Label(*n))...)
+			}
+			return errs
+		})
+	}
+	if r := v.Flocker; r != nil {
+		s.take("flocker", func(at *field.Path) field.ErrorList { return flocker(r, at) })
+	}
+	if r := v.NFS; r != nil {
+		s.take("nfs", func(at *field.Path) field.ErrorList { return nfs(r, at) })
+	}
+	if r := v.RBD; r != nil {
+		s.take("rbd", func(at *field.Path) field.ErrorList { return rbd(r.CephMonitors, r.RBDImage, at) })
+	}
+	if r := v.Quobyte; r != nil {
+		s.take("quobyte", func(at *field.Path) field.ErrorList { return quobyte(r, at) })
+	}
+	if r := v.CephFS; r != nil {
+		s.takeAs("cephfs", "cephFS", func(at *field.Path) field.ErrorList { return monitors(r.Monitors, at) })
+	}
+	if r := v.ISCSI; r != nil {
+		s.take("iscsi", func(at *field.Path) field.ErrorList { return persistentISCSI(r, at) })
+	}
+	if r := v.Cinder; r != nil {
+		s.take("cinder", func(at *field.Path) field.ErrorList {
+			return append(required(at.Child("volumeID"), r.VolumeID), secretOf(r.SecretRef, at)...)
+		})
+	}
+	if r := v.FC; r != nil {
+		s.take("fc", func(at *field.Path) field.ErrorList { return fibreChannel(r, at) })
+	}
+	if r := v.FlexVolume; r != nil {
+		s.take("flexVolume", func(at *field.Path) field.ErrorList { return required(at.Child("driver"), r.Driver) })
+	}
+	if r := v.AzureFile; r != nil {
+		s.take("azureFile", func(at *field.Path) field.ErrorList {
+			errs := append(required(at.Child("secretName"), r.SecretName), required(at.Child("shareName"), r.ShareName)...)
+			if r.SecretNamespace != nil {
+				errs = append(errs, required(at.Child("secretNamespace"), *r.SecretNamespace)...)
+			}
+			return errs
+		})
+	}
+	if r := v.VsphereVolume; r != nil {
+		s.take("vsphereVolume", func(at *field.Path) field.ErrorList { return required(at.Child("volumePath"), r.VolumePath) })
+	}
+	if r := v.PhotonPersistentDisk; r != nil {
+		s.take("photonPersistentDisk", func(at *field.Path) field.ErrorList { return required(at.Child("pdID"), r.PdID) })
+	}
+	if r := v.PortworxVolume; r != nil {
+		s.take("portworxVolume", func(at *field.Path) field.ErrorList { return required(at.Child("volumeID"), r.VolumeID) })
+	}
+	if r := v.AzureDisk; r != nil {
+		s.take("azureDisk", func(at *field.Path) field.ErrorList { return azureDisk(r, at) })
+	}
+	if r := v.ScaleIO; r != nil {
+		s.take("scaleIO", func(at *field.Path) field.ErrorList { return scaleIO(r.Gateway, r.System, r.VolumeName, at) })
+	}
+	if r := v.Local; r != nil {
+		s.take("local", func(at *field.Path) field.ErrorList {
+			if r.Path == "" {
+				return field.ErrorList{field.Required(at.Child("path"), "")}
+			}
+			return noBacksteps(r.Path, at.Child("path"))
+		})
+	}
+	if r := v.StorageOS; r != nil {
+		s.take("storageos", func(at *field.Path) field.ErrorList {
+			errs := storageOS(r.VolumeName, r.VolumeNamespace, at)
+			if ref := r.SecretRef; ref != nil {
+				errs = append(errs, required(at.Child("secretRef", "name"), ref.Name)...)
+				errs = append(errs, required(at.Child("secretRef", "namespace"), ref.Namespace)...)
+			}
+			return errs
+		})
+	}
+	if r := v.CSI; r != nil {
+		s.take("csi", func(at *field.Path) field.ErrorList { return csiVolume(r, at) })
+	}
+}
+
+func partition(n int32, at *field.Path) field.ErrorList {
+	if n < 0 || n > 255 {
+		return field.ErrorList{field.Invalid(at.Child("partition"), n, "must be between 1 and 255, inclusive")}
+	}
+	return nil
+}
+
+func secretOf(ref *corev1.SecretReference, at *field.Path) field.ErrorList {
+	if ref == nil {
+		return nil
+	}
+	return append(required(at.Child("secretRef", "name"), ref.Name), required(at.Child("secretRef", "namespace"), ref.Namespace)...)
+}
+
+func flocker(r *corev1.FlockerVolumeSource, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	switch {
+	case r.DatasetName == "" && r.DatasetUUID == "":
+		errs = append(errs, field.Required(at, "one of datasetName and datasetUUID is required"))
+	case r.DatasetName != "" && r.DatasetUUID != "":
+		errs = append(errs, field.Invalid(at, "resource", "datasetName and datasetUUID can not be specified simultaneously"))
+	}
+	if strings.Contains(r.DatasetName, "/") {
+		errs = append(errs, field.Invalid(at.Child("datasetName"), r.DatasetName, "must not contain '/'"))
+	}
+	return errs
+}
+
+func monitors(list []string, at *field.Path) field.ErrorList {
+	if len(list) == 0 {
+		return field.ErrorList{field.Required(at.Child("monitors"), "")}
+	}
+	return nil
+}
+
+func rbd(list []string, image string, at *field.Path) field.ErrorList {
+	return append(monitors(list, at), required(at.Child("image"), image)...)
+}
+
+func quobyte(r *corev1.QuobyteVolumeSource, at *field.Path) field.ErrorList {
+	const form = "must be a host:port pair or multiple pairs separated by commas"
+	var errs field.ErrorList
+	switch at := at.Child("registry"); {
+	case r.Registry == "":
+		errs = append(errs, field.Required(at, form))
+	case len(r.Tenant) >= 65:
+		errs = append(errs, field.Required(at.Child("tenant"), "must be a UUID and may not exceed a length of 64 characters"))
+	default:
+		for pair := range strings.SplitSeq(r.Registry, ",") {
+			if _, _, err := net.SplitHostPort(pair); err != nil {
+				errs = append(errs, field.Invalid(at, r.Registry, form))
+			}
+		}
+	}
+	return append(errs, required(at.Child("volume"), r.Volume)...)
+}
+
+func fibreChannel(r *corev1.FCVolumeSource, at *field.Path) field.ErrorList {
+	switch {
+	case len(r.TargetWWNs) == 0 && len(r.WWIDs) == 0:
+		return field.ErrorList{field.Required(at.Child("targetWWNs"), "must specify either targetWWNs or wwids, but not both")}
+	case len(r.TargetWWNs) > 0 && len(r.WWIDs) > 0:
+		return field.ErrorList{field.Invalid(at.Child("targetWWNs"), r.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")}
+	case len(r.TargetWWNs) == 0:
+		return nil
+	case r.Lun == nil:
+		return field.ErrorList{field.Required(at.Child("lun"), "lun is required if targetWWNs is specified")}
+	case *r.Lun < 0 || *r.Lun > 255:
+		return field.ErrorList{field.Invalid(at.Child("lun"), *r.Lun, validation.InclusiveRangeError(0, 255))}
+	}
+	return nil
+}
+
+func azureDisk(r *corev1.AzureDiskVolumeSource, at *field.Path) field.ErrorList {
+	errs := append(required(at.Child("diskName"), r.DiskName), required(at.Child("diskURI"), r.DataDiskURI)...)
+	if m := r.CachingMode; m != nil {
+		errs = append(errs, supported(string(*m), at.Child("cachingMode"), string(corev1.AzureDataDiskCachingNone), string(corev1.AzureDataDiskCachingReadOnly), string(corev1.AzureDataDiskCachingReadWrite))...)
+	}
+	if k := r.Kind; k != nil {
+		errs = append(errs, supported(string(*k), at.Child("kind"), string(corev1.AzureDedicatedBlobDisk), string(corev1.AzureManagedDisk), string(corev1.AzureSharedBlobDisk))...)
+	}
+	managed := r.Kind != nil && *r.Kind == corev1.AzureManagedDisk
+	if managed && !strings.HasPrefix(r.DataDiskURI, "/subscriptions/") {
+		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI, []string{"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"}))
+	}
+	if !managed && !strings.HasPrefix(r.DataDiskURI, "https://") {
+		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI, []string{"https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"}))
+	}
+	return errs
+}
+
+func scaleIO(gateway, system, volume string, at *field.Path) field.ErrorList {
+	errs := append(required(at.Child("gateway"), gateway), required(at.Child("system"), system)...)
+	return append(errs, required(at.Child("volumeName"), volume)...)
+}
+
+func storageOS(volume, namespace string, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if volume == "" {
+		errs = append(errs, field.Required(at.Child("volumeName"), ""))
+	} else {
+		errs = append(errs, messages(at.Child("volumeName"), volume, validation.IsDNS1123Label(volume))...)
+	}
+	if namespace != "" {
+		errs = append(errs, messages(at.Child("volumeNamespace"), namespace, validation.IsDNS1123Label(namespace))...)
+	}
+	return errs
+}
+
+func persistentISCSI(r *corev1.ISCSIPersistentVolumeSource, at *field.Path) field.ErrorList {
+	errs := iscsi(r.TargetPortal, r.IQN, r.Lun, r.InitiatorName, at)
+	switch auth := r.DiscoveryCHAPAuth || r.SessionCHAPAuth; {
+	case auth && r.SecretRef == nil:
+		errs = append(errs, field.Required(at.Child("secretRef"), ""))
+	case r.SecretRef != nil:
+		errs = append(errs, required(at.Child("secretRef", "name"), r.SecretRef.Name)...)
+	}
+	return errs
+}
+
+func iscsi(portal, iqn string, lun int32, initiator *string, at *field.Path) field.ErrorList {
+	errs := required(at.Child("targetPortal"), portal)
+	name := func(value, f string) {
+		if !slices.ContainsFunc([]string{"iqn", "eui", "naa"}, func(p string) bool { return strings.HasPrefix(value, p) }) {
+			errs = append(errs, field.Invalid(at.Child(f), value, "must be valid format"))
+		}
+	}
+	if iqn == "" {
+		errs = append(errs, field.Required(at.Child("iqn"), ""))
+	} else {
+		name(iqn, "iqn")
+	}
+	if lun < 0 || lun > 255 {
+		errs = append(errs, field.Invalid(at.Child("lun"), lun, validation.InclusiveRangeError(0, 255)))
+	}
+	if initiator != nil {
+		name(*initiator, "initiatorname")
+	}
+	return errs
+}
+
+// inlineSource checks the in-tree types of storage services that a pod names itself.
+func inlineSource(v *corev1.VolumeSource, s *sources) {
+	if r := v.FC; r != nil {
+		s.take("fc", func(at *field.Path) field.ErrorList { return fibreChannel(r, at) })
+	}
+	if r := v.Flocker; r != nil {
+		s.take("flocker", func(at *field.Path) field.ErrorList { return flocker(r, at) })
+	}
+	if r := v.Quobyte; r != nil {
+		s.take("quobyte", func(at *field.Path) field.ErrorList { return quobyte(r, at) })
+	}
+	if r := v.PhotonPersistentDisk; r != nil {
+		s.take("photonPersistentDisk", func(at *field.Path) field.ErrorList { return required(at.Child("pdID"), r.PdID) })
+	}
+	if r := v.ScaleIO; r != nil {
+		s.take("scaleIO", func(at *field.Path) field.ErrorList { return scaleIO(r.Gateway, r.System, r.VolumeName, at) })
+	}
+	if r := v.StorageOS; r != nil {
+		s.take("storageos", func(at *field.Path) field.ErrorList { return storageOS(r.VolumeName, r.VolumeNamespace, at) })
+	}
+}
