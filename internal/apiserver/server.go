@@ -179,6 +179,7 @@ func FirstServiceIP(cidr netip.Prefix) netip.Addr {
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
 	trim(s.generic.Handler.GoRestfulContainer)
+	s.generic.Handler.GoRestfulContainer.Router(&router{})
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {

@@ -1,0 +1,71 @@
+package apiserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/emicklei/go-restful/v3"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// router is the library's, which looks at each route of an API group and sorts those
+// that fit, for every request. What it has found for a kind of request is kept.
+type router struct {
+	restful.CurlyRouter
+	kept  sync.Map // request → choice
+	count atomic.Int64
+}
+
+// mostKept bounds what clients can have kept by what they say they accept.
+const mostKept = 2000
+
+// request is all of a request that the choice of a route depends on: neither the
+// namespace nor the name, which stand where every route has a parameter.
+type request struct {
+	method, accept, contentType           string
+	prefix, group, version, resource, sub string
+	parts, tokens, services               int
+}
+
+// requestOf returns what r depends on. It is false for what is rare or has a path of
+// its own: watches, lists, what follows a subresource, empty parts.
+func requestOf(r *http.Request) (request, bool) {
+	info, ok := apirequest.RequestInfoFrom(r.Context())
+	if !ok || !info.IsResourceRequest || len(info.Parts) > 3 || !slices.Contains([]string{"create", "update", "patch", "delete", "get"}, info.Verb) {
+		return request{}, false
+	}
+	path := r.URL.Path
+	if strings.Contains(path, "//") || strings.HasSuffix(path, "/") {
+		return request{}, false
+	}
+	return request{method: r.Method, accept: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"), prefix: info.APIPrefix, group: info.APIGroup,
+		version: info.APIVersion, resource: info.Resource, sub: info.Subresource, parts: len(info.Parts), tokens: strings.Count(path, "/")}, true
+}
+
+type choice struct {
+	service *restful.WebService
+	route   *restful.Route
+}
+
+// SelectRoute implements restful.RouteSelector.
+func (c *router) SelectRoute(services []*restful.WebService, r *http.Request) (*restful.WebService, *restful.Route, error) {
+	key, ok := requestOf(r)
+	key.services = len(services)
+	if !ok {
+		return c.CurlyRouter.SelectRoute(services, r)
+	}
+	if kept, ok := c.kept.Load(key); ok {
+		// One may have been taken away and another added.
+		if kept := kept.(choice); slices.Contains(services, kept.service) {
+			return kept.service, kept.route, nil
+		}
+	}
+	service, route, err := c.CurlyRouter.SelectRoute(services, r)
+	if err == nil && route != nil && c.count.Add(1) <= mostKept {
+		c.kept.Store(key, choice{service, route})
+	}
+	return service, route, err
+}
