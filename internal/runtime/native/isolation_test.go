@@ -143,6 +143,10 @@ func TestBreakOut(t *testing.T) {
 		{"processes", plain, plainCfg, []func(*cri.ContainerConfig){hostPIDs, addCaps("SYS_PTRACE")}},
 		{"pod-init", shared, sharedCfg, []func(*cri.ContainerConfig){
 			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.Pid = cri.NamespaceMode_POD })}},
+		{"pod-init", shared, sharedCfg, []func(*cri.ContainerConfig){ // as the first process' own user
+			securityContext(func(s *cri.LinuxContainerSecurityContext) {
+				s.NamespaceOptions.Pid, s.RunAsUser, s.RunAsGroup = cri.NamespaceMode_POD, &cri.Int64Value{Value: 65535}, &cri.Int64Value{Value: 65535}
+			}), func(*cri.ContainerConfig) {}}},
 		{"abstract-sockets", plain, plainCfg, nil},
 		{"ipc", plain, plainCfg, nil},
 		{"keyrings", plain, plainCfg, nil},
