@@ -25,6 +25,7 @@ import (
 //	audit id, panics ─ time, request info, latency, cache control ─ deadline ─ warnings, authentication ─
 //	audit ─ impersonation ─ priority and fairness ─ authorization ─ API
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
+	c.RequestInfoResolver = lenient{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
 
 	in := genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc))
@@ -51,6 +52,19 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}, genericapifilters.WithLatencyTrackers, genericapifilters.WithCacheControl)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
+}
+
+// lenient takes an address that is half of a resource's (/api/v1/watch) for that of
+// nothing, which is not found, instead of an error of the server.
+type lenient struct{ apirequest.RequestInfoResolver }
+
+// NewRequestInfo implements apirequest.RequestInfoResolver.
+func (l lenient) NewRequestInfo(r *http.Request) (*apirequest.RequestInfo, error) {
+	info, err := l.RequestInfoResolver.NewRequestInfo(r)
+	if err != nil {
+		return &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}, nil //nolint:nilerr // as any other path that means nothing
+	}
+	return info, nil
 }
 
 // unless hands requests for which skip holds to next, all others to the same

@@ -163,6 +163,9 @@ func (l *lazy) GetList(ctx context.Context, key string, opts storage.ListOptions
 
 // Get implements storage.Interface.
 func (l *lazy) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
+	if err := checkVersion(opts.ResourceVersion); err != nil {
+		return err
+	}
 	return l.read(opts.ResourceVersion).Get(ctx, key, opts, obj)
 }
 
