@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/storage/names"
+	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/apiserver/same"
@@ -37,7 +39,7 @@ func (strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 func (strategy) Canonicalize(runtime.Object) {}
 
 // PrepareForCreate gives a pod its first generation and status (L1.3–L1.6).
-func (strategy) PrepareForCreate(_ context.Context, obj runtime.Object) {
+func (strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	p := obj.(*corev1.Pod)
 	p.Generation = 1
 	defaultPodResources(&p.Spec)
@@ -49,7 +51,7 @@ func (strategy) PrepareForCreate(_ context.Context, obj runtime.Object) {
 		}}
 	}
 	mergeLabelKeys(p)
-	syncAppArmor(p)
+	adoptAppArmor(ctx, p)
 }
 
 // PrepareForUpdate keeps the stored status and counts a change of the spec (L1.60).
@@ -246,11 +248,9 @@ func (resizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }
 
-const appArmorAnnotation = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
-
-// syncAppArmor makes the field and the deprecated annotation of a container's AppArmor profile say the same (L1.6). The
-// field wins; a field on the pod is written to every container's annotation.
-func syncAppArmor(p *corev1.Pod) {
+// adoptAppArmor reads the deprecated annotations of containers that have no profile of their own, and tells their author
+// of the field (L1.6).
+func adoptAppArmor(ctx context.Context, p *corev1.Pod) {
 	if p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows {
 		return
 	}
@@ -259,30 +259,23 @@ func syncAppArmor(p *corev1.Pod) {
 		podProfile = p.Spec.SecurityContext.AppArmorProfile
 	}
 	one := func(c *corev1.Container) {
-		key := appArmorAnnotation + c.Name
-		profile := podProfile
-		if c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
-			profile = c.SecurityContext.AppArmorProfile
-		}
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		value, annotated := p.Annotations[key]
-		switch {
-		case profile != nil && !annotated:
-			if s := validation.AppArmorAnnotation(profile); s != "" {
-				if p.Annotations == nil {
-					p.Annotations = map[string]string{}
-				}
-				p.Annotations[key] = s
-			}
-		case annotated && (c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil):
-			parsed := validation.ParseAppArmorAnnotation(value)
-			if parsed == nil || apiequality.Semantic.DeepEqual(parsed, podProfile) {
-				return
-			}
-			if c.SecurityContext == nil {
-				c.SecurityContext = &corev1.SecurityContext{}
-			}
-			c.SecurityContext.AppArmorProfile = parsed
+		if !annotated || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			return
 		}
+		parsed := validation.ParseAppArmorAnnotation(value)
+		if parsed != nil && apiequality.Semantic.DeepEqual(parsed, podProfile) {
+			return
+		}
+		warning.AddWarning(ctx, "", fmt.Sprintf(`metadata.annotations[%s]: deprecated since v1.30; use the "appArmorProfile" field instead`, key))
+		if parsed == nil {
+			return
+		}
+		if c.SecurityContext == nil {
+			c.SecurityContext = &corev1.SecurityContext{}
+		}
+		c.SecurityContext.AppArmorProfile = parsed
 	}
 	for i := range p.Spec.InitContainers {
 		one(&p.Spec.InitContainers[i])

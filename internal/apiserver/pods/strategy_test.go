@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
 )
 
@@ -48,6 +49,31 @@ func TestPrepareForCreate(t *testing.T) {
 	c := condition(&p.Status, corev1.PodScheduled)
 	if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "SchedulingGated" || c.Message != "Scheduling is blocked due to non-empty scheduling gates" {
 		t.Errorf("PodScheduled of a gated pod: %+v", c)
+	}
+}
+
+// warnings keeps what is said to a client.
+type warnings []string
+
+func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
+
+// L1.6: the annotation of a container without a profile becomes its field, and its author is told of it; a field makes no annotation.
+func TestAppArmorAnnotation(t *testing.T) {
+	const key = "container.apparmor.security.beta.kubernetes.io/"
+	p := pod(func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "old", Image: "i"}, {Name: "new", Image: "i", SecurityContext: &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}}}}
+		p.Annotations = map[string]string{key + "old": "runtime/default"}
+	})
+	var said warnings
+	strategy{}.PrepareForCreate(warning.WithWarningRecorder(context.Background(), &said), p)
+	if c := p.Spec.Containers[0].SecurityContext; c == nil || c.AppArmorProfile == nil || c.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
+		t.Errorf("security context of the annotated container: %+v", c)
+	}
+	if _, ok := p.Annotations[key+"new"]; ok {
+		t.Error("a field made an annotation")
+	}
+	if len(said) != 1 || said[0] != `metadata.annotations[`+key+`old]: deprecated since v1.30; use the "appArmorProfile" field instead` {
+		t.Errorf("warnings %q", said)
 	}
 }
 

@@ -269,9 +269,6 @@ func serviceAccounts() *Resource {
 func endpoints() *Resource {
 	return Of[corev1.Endpoints, corev1.EndpointsList](Resource{
 		Kind: core("Endpoints"), Plural: "endpoints", ShortNames: []string{"ep"}, NoGeneration: true, CreateOnUpdate: true,
-		Validator: Validator{Warnings: func(context.Context, runtime.Object, runtime.Object) []string {
-			return []string{"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"}
-		}},
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Endpoints"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				e := o.(*corev1.Endpoints)

@@ -27,7 +27,8 @@ func resourceClaimUpdate(c, old *resourcev1.ResourceClaim) field.ErrorList {
 }
 
 func resourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) field.ErrorList {
-	return deviceClaim(&t.Spec.Spec.Devices, field.NewPath("spec", "spec", "devices"))
+	errs := templateMeta(&t.Spec.ObjectMeta, field.NewPath("spec", "metadata"))
+	return append(errs, deviceClaim(&t.Spec.Spec.Devices, field.NewPath("spec", "spec", "devices"))...)
 }
 
 func resourceClaimTemplateUpdate(t, old *resourcev1.ResourceClaimTemplate) field.ErrorList {
@@ -258,6 +259,11 @@ func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList {
 			errs = append(errs, field.Duplicate(at, d.Name))
 		}
 		names.Insert(d.Name)
+		errs = append(errs, slicedDevice(&s.Spec.Devices[i], field.NewPath("spec", "devices").Index(i))...)
+	}
+	errs = append(errs, devicePool(&s.Spec.Pool, at.Child("pool"))...)
+	if s.Spec.SharedCounters != nil && s.Spec.Devices != nil {
+		errs = append(errs, field.Invalid(at, "", "only one of `sharedCounters` or `devices` is allowed"))
 	}
 	return errs
 }

@@ -2,6 +2,7 @@ package validation
 
 import (
 	"context"
+	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -18,9 +19,11 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -31,16 +34,18 @@ var kinds = map[schema.GroupKind]func() Rules{
 		r.StatusUpdate = typedUpdate(namespaceStatusUpdate)
 		return r
 	},
-	of(corev1.GroupName, "Node"):           func() Rules { return withStatus(rulesOf(nil, node, nodeUpdate), nodeStatusUpdate) },
+	of(corev1.GroupName, "Node"): func() Rules {
+		return hinted(withStatus(rulesOf(nil, node, nodeUpdate), nodeStatusUpdate), nodeWarnings)
+	},
 	of(corev1.GroupName, "ServiceAccount"): func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
 	of(corev1.GroupName, "ConfigMap"):      func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
-	of(corev1.GroupName, "Secret"):         func() Rules { return rulesOf(nil, secret, secretUpdate) },
+	of(corev1.GroupName, "Secret"):         func() Rules { return hinted(rulesOf(nil, secret, secretUpdate), secretWarnings) },
 	of(corev1.GroupName, "Service"): func() Rules {
 		r := rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate)
 		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
 		return r
 	},
-	of(corev1.GroupName, "Endpoints"): func() Rules { return rulesOf(nil, endpoints, endpointsUpdate) },
+	of(corev1.GroupName, "Endpoints"): func() Rules { return hinted(rulesOf(nil, endpoints, endpointsUpdate), endpointsWarnings) },
 	of(corev1.GroupName, "Event"): func() Rules {
 		return Rules{Name: noName, Create: eventCreate, Update: eventUpdate}
 	},
@@ -50,7 +55,7 @@ var kinds = map[schema.GroupKind]func() Rules{
 	},
 	of(corev1.GroupName, "PersistentVolume"): func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
 	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules {
-		return withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate)
+		return hinted(withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate), persistentVolumeClaimWarnings)
 	},
 	of(corev1.GroupName, "PodTemplate"): func() Rules {
 		return rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
@@ -68,7 +73,7 @@ var kinds = map[schema.GroupKind]func() Rules{
 		return warned(withStatus(rulesOf(nil, replicaSet, replicaSetUpdate), replicaSetStatusUpdate), func(r *appsv1.ReplicaSet) *corev1.PodTemplateSpec { return &r.Spec.Template })
 	},
 	of(appsv1.GroupName, "StatefulSet"): func() Rules {
-		return warned(withStatus(rulesOf(apivalidation.NameIsDNSLabel, statefulSet, statefulSetUpdate), statefulSetStatusUpdate), func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template })
+		return warned(hinted(withStatus(rulesOf(apivalidation.NameIsDNSLabel, statefulSet, statefulSetUpdate), statefulSetStatusUpdate), statefulSetWarnings), func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template })
 	},
 	of(appsv1.GroupName, "DaemonSet"): func() Rules {
 		return warned(withStatus(rulesOf(nil, daemonSet, daemonSetUpdate), daemonSetStatusUpdate), func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template })
@@ -77,7 +82,9 @@ var kinds = map[schema.GroupKind]func() Rules{
 	of(batchv1.GroupName, "Job"): func() Rules {
 		return warned(withStatus(rulesOf(nil, job, jobUpdate), jobStatusUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
 	},
-	of(batchv1.GroupName, "CronJob"): func() Rules { return rulesOf(nil, cronJob, cronJobUpdate) },
+	of(batchv1.GroupName, "CronJob"): func() Rules {
+		return warned(rulesOf(nil, cronJob, cronJobUpdate), func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
+	},
 
 	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules { return rulesOf(nil, endpointSlice, endpointSliceUpdate) },
 	of(coordinationv1.GroupName, "Lease"):      func() Rules { return rulesOf(nil, lease, leaseUpdate) },
@@ -165,15 +172,30 @@ func rulesOf[T any](name func(string, bool) []string, create func(*T) field.Erro
 	return Rules{Name: name, Create: typed(create), Update: typedUpdate(update)}
 }
 
-// warned adds the hints about a pod template.
+// warned adds the hints about a workload: about its name, which those of its pods begin with, and about their template.
 func warned[T any](r Rules, template func(*T) *corev1.PodTemplateSpec) Rules {
-	r.Warnings = func(_ context.Context, obj, _ runtime.Object) []string {
-		t := template(any(obj).(*T))
-		if t == nil {
-			return nil
+	before := r.Warnings
+	r.Warnings = func(ctx context.Context, obj, old runtime.Object) []string {
+		var out []string
+		if m, err := meta.Accessor(obj); err == nil && old == nil {
+			if msgs := validation.IsDNS1123Label(m.GetName()); m.GetName() != "" && len(msgs) > 0 {
+				out = append(out, fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+			}
 		}
-		return templateWarnings(t, field.NewPath("spec", "template"))
+		if before != nil {
+			out = append(out, before(ctx, obj, old)...)
+		}
+		if t := template(any(obj).(*T)); t != nil {
+			out = append(out, templateWarnings(t, field.NewPath("spec", "template"))...)
+		}
+		return out
 	}
+	return r
+}
+
+// hinted adds hints to rules.
+func hinted[T any](r Rules, hints func(*T) []string) Rules {
+	r.Warnings = func(_ context.Context, obj, _ runtime.Object) []string { return hints(any(obj).(*T)) }
 	return r
 }
 

@@ -294,15 +294,13 @@ func list(name, amount string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceName(name): resource.MustParse(amount)}
 }
 
-// L1.6, L1.7
+// L1.7
 func TestPodWarnings(t *testing.T) {
 	p := parse(t, oneContainer(`env: [{name: A, value: a}, {name: A, value: b}]`))
 	p.Name = "a.b"
-	p.Annotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}
 	got := strings.Join(PodWarnings(p, nil), "\n")
 	for _, want := range []string{
 		"metadata.name: this is used in the Pod's hostname",
-		`deprecated since v1.30; use the "appArmorProfile" field instead`,
 		`spec.containers[0].env[1]: hides previous definition of "A"`,
 	} {
 		if !strings.Contains(got, want) {

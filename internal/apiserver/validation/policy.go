@@ -35,7 +35,7 @@ func clusterRole(r *rbacv1.ClusterRole) field.ErrorList {
 		s := &r.AggregationRule.ClusterRoleSelectors[i]
 		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at.Index(i))...)
 		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
-			errs = append(errs, field.Invalid(at.Index(i), s, "invalid label selector."))
+			errs = append(errs, field.Invalid(at.Index(i), nil, "invalid label selector."))
 		}
 	}
 	return errs

@@ -133,21 +133,6 @@ func appArmor(p *corev1.AppArmorProfile, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// AppArmorAnnotation is a profile as the deprecated annotation writes it, empty when it has no such form (L1.6).
-func AppArmorAnnotation(p *corev1.AppArmorProfile) string {
-	switch p.Type {
-	case corev1.AppArmorProfileTypeRuntimeDefault:
-		return corev1.DeprecatedAppArmorBetaProfileRuntimeDefault
-	case corev1.AppArmorProfileTypeUnconfined:
-		return corev1.DeprecatedAppArmorBetaProfileNameUnconfined
-	case corev1.AppArmorProfileTypeLocalhost:
-		if p.LocalhostProfile != nil {
-			return corev1.DeprecatedAppArmorBetaProfileNamePrefix + *p.LocalhostProfile
-		}
-	}
-	return ""
-}
-
 // ParseAppArmorAnnotation reads the deprecated annotation's value; nil when it names no profile (L1.6).
 func ParseAppArmorAnnotation(value string) *corev1.AppArmorProfile {
 	switch value {

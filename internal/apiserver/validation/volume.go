@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -360,8 +359,7 @@ func ephemeralVolume(v *corev1.EphemeralVolumeSource, at *field.Path) field.Erro
 		return field.ErrorList{field.Required(at.Child("volumeClaimTemplate"), "")}
 	}
 	at = at.Child("volumeClaimTemplate")
-	errs := metav1validation.ValidateLabels(t.Labels, at.Child("metadata", "labels"))
-	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("metadata", "annotations"))...)
+	errs := templateMeta(&t.ObjectMeta, at.Child("metadata"))
 	return append(errs, claimSpec(&t.Spec, claimFaults{}, at.Child("spec"))...)
 }
 
