@@ -194,7 +194,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		return bounded{raw, o.own}, stored.Close, nil
+		h := newHub(raw, strings.Trim(prefix, "/"))
+		return bounded{raw, o.own, h}, func() { h.close(); stored.Close() }, nil
 	}
 	clk, pace := o.clock()
 	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, pace: pace, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {

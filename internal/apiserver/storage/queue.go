@@ -49,11 +49,16 @@ const slowest = 5 * time.Second
 type bounded struct {
 	storage.Interface
 	own func(context.Context) bool // says whether a part of this process asks
+	hub *hub
 }
 
 // Watch implements storage.Interface.
 func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	return watchEngine(ctx, b.Interface, b.own(ctx), key, opts)
+	own := b.own(ctx)
+	if namespace, ok := b.hub.serves(key, opts); ok && !own {
+		return b.hub.watch(ctx, key, namespace, opts)
+	}
+	return watchEngine(ctx, b.Interface, own, key, opts)
 }
 
 // apart gives watches of the engine a stream of their own. On that of the caches
@@ -75,43 +80,53 @@ func watchEngine(ctx context.Context, engine storage.Interface, own bool, key st
 // queue passes the events of a watch on in their order and holds up to room of
 // them for a reader that is slow. Its goroutine ends with the source or by Stop.
 type queue struct {
-	source  watch.Interface
 	out     chan watch.Event
 	stopped chan struct{}
 	stop    sync.Once
+	member  *member // of a hub that takes the place of the source; nil for none
 }
 
 // newQueue returns a queue that ends when its reader takes longer than slowest for
 // room events while as many are waiting; zero is no limit. It calls ended, unless nil, when it has ended.
 func newQueue(source watch.Interface, room int, slowest time.Duration, ended func()) *queue {
-	q := &queue{source: source, out: make(chan watch.Event), stopped: make(chan struct{})}
-	go q.run(room, slowest, ended)
+	return startQueue(source, room, slowest, ended, nil)
+}
+
+// startQueue returns such a queue, which goes on with what m hears once that has joined its hub.
+func startQueue(source watch.Interface, room int, slowest time.Duration, ended func(), m *member) *queue {
+	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{}), member: m}
+	go q.run(source, room, slowest, ended)
 	return q
 }
 
 // Stop implements watch.Interface.
 func (q *queue) Stop() {
-	q.stop.Do(func() {
-		close(q.stopped)
-		q.source.Stop()
-	})
+	q.stop.Do(func() { close(q.stopped) })
 }
 
 // ResultChan implements watch.Interface. It is closed after the last event of the source, or after Stop.
 func (q *queue) ResultChan() <-chan watch.Event { return q.out }
 
-func (q *queue) run(room int, slowest time.Duration, ended func()) {
+func (q *queue) run(source watch.Interface, room int, slowest time.Duration, ended func()) {
 	defer close(q.out)
+	stop := source.Stop
+	defer func() { stop() }()
 	if ended != nil {
 		defer ended()
 	}
 	var waiting []watch.Event
 	var late <-chan time.Time // set while the queue is full
 	taken := 0                // since late was set
-	for in := q.source.ResultChan(); in != nil || len(waiting) > 0; {
-		from, to, first := in, q.out, watch.Event{}
+	var news <-chan struct{}  // of the hub, which takes the place of the source
+	var asks <-chan time.Time // for the bookmark with which it does
+	if q.member != nil {
+		asks = time.After(firstAsk)
+	}
+	wait := firstAsk
+	for in := source.ResultChan(); in != nil || news != nil || len(waiting) > 0; {
+		from, hear, to, first := in, news, q.out, watch.Event{}
 		if len(waiting) >= room {
-			from = nil
+			from, hear = nil, nil
 		}
 		switch {
 		case len(waiting) < room/2 || taken >= room:
@@ -130,13 +145,33 @@ func (q *queue) run(room int, slowest time.Duration, ended func()) {
 				in = nil
 				continue
 			}
+			if q.member != nil && ev.Type == watch.Bookmark {
+				joined, wanted := q.member.bookmark(ev)
+				if joined {
+					in, news, asks = nil, q.member.news, nil
+					stop()
+					stop = func() {} // the source and its buffers are not kept
+				}
+				if !wanted {
+					continue
+				}
+			}
 			waiting = append(waiting, ev)
+		case <-asks:
+			q.member.ask()
+			wait = min(2*wait, lastAsk)
+			asks = time.After(wait)
+		case <-hear:
+			heard, more := q.member.take()
+			waiting = append(waiting, heard...)
+			if !more {
+				news = nil
+			}
 		case to <- first:
 			waiting[0] = watch.Event{}
 			waiting = waiting[1:]
 			taken++
 		case <-late:
-			q.Stop()
 			return
 		case <-q.stopped:
 			return
