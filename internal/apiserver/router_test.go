@@ -60,8 +60,7 @@ func TestRouterAsLibrary(t *testing.T) {
 }
 
 func code(err error) int {
-	var e restful.ServiceError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[restful.ServiceError](err); ok {
 		return e.Code
 	}
 	return http.StatusOK
