@@ -26,6 +26,9 @@ const watchRoom = 1000
 
 // Watch implements storage.Interface.
 func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if err := checkVersion(opts.ResourceVersion); err != nil {
+		return nil, err
+	}
 	w, err := p.CacheDelegator.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
@@ -69,6 +72,9 @@ var apart = metadata.Pairs("source", "engine")
 // them. A client that does not read is cut off; it may go on where it was. Parts of
 // this process are trusted to read.
 func watchEngine(ctx context.Context, engine storage.Interface, own bool, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if err := checkVersion(opts.ResourceVersion); err != nil {
+		return nil, err
+	}
 	opts.ProgressNotify = opts.Predicate.AllowWatchBookmarks
 	w, err := engine.Watch(metadata.NewOutgoingContext(ctx, apart), key, opts)
 	if err != nil || own {

@@ -203,6 +203,9 @@ func shortenOverlay(data string) (dir, short string) {
 	}
 	dir = path.Dir(dirs[0])
 	for _, d := range dirs {
+		if !path.IsAbs(d) {
+			return "/", data
+		}
 		for dir != "/" && !strings.HasPrefix(d, dir+"/") {
 			dir = path.Dir(dir)
 		}

@@ -1,0 +1,71 @@
+package native
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// FuzzCDI reads device specifications as a vendor's tool may leave them, and the
+// annotations that ask for devices.
+func FuzzCDI(f *testing.F) {
+	for _, text := range []string{
+		`{"cdiVersion":"0.6.0","kind":"example.com/device","devices":[{"name":"one","containerEdits":{"env":["A=b","C"],"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/null","type":"c","major":1,"minor":3,"fileMode":438,"permissions":"rw","uid":1,"gid":2}],"mounts":[{"hostPath":"/a","containerPath":"/b","options":["ro","rslave","nosuid"]}]}}],"containerEdits":{"hooks":[{"hookName":"createRuntime","path":"/x","args":["x"],"timeout":1}],"additionalGids":[5]}}`,
+		`{"cdiVersion":"0.7.0","kind":"example.com/device","devices":[{"name":"one","containerEdits":{"intelRdt":{"closID":"x"}}}]}`,
+		`{"cdiVersion":"9","kind":"x","devices":null}`, `[]`, `{`,
+	} {
+		f.Add(text, "example.com/device=one")
+	}
+	f.Fuzz(func(t *testing.T, text, name string) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "spec.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := &cri.ContainerConfig{CDIDevices: []*cri.CDIDevice{{Name: "example.com/device=one"}}, Annotations: map[string]string{"cdi.k8s.io/x": name}}
+		names, err := cdiNames(c)
+		if err != nil {
+			return
+		}
+		out, devices, _, err := injectCDI(c, names, []string{dir})
+		if err != nil {
+			return
+		}
+		for _, d := range devices {
+			if d.path == "" {
+				t.Errorf("%s: device %+v", text, d)
+			}
+		}
+		for _, m := range out.Mounts {
+			if m.ContainerPath == "" {
+				t.Errorf("%s: mount %v", text, m)
+			}
+		}
+		if len(c.Mounts) != 0 || len(c.Envs) != 0 {
+			t.Errorf("%s: the request was changed: %v", text, c)
+		}
+	})
+}
+
+// FuzzTexts reads the small texts of others: signals of images, options of mounts,
+// figures of the kernel.
+func FuzzTexts(f *testing.F) {
+	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1", "99999999999999999999", "ro,nosuid,lowerdir=/a:/b,upperdir=/c,workdir=/d", "loop,X-containerd.x", "lowerdir=",
+		"Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\nlo: 1 2\n", "eth0:18446744073709551616 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := parseSignal(text); err == nil && (s < 1 || s > 64) {
+			t.Errorf("%q: signal %d", text, s)
+		}
+		if o, err := parseOptions(strings.Split(text, ",")); err == nil && o.recursive && !o.bind {
+			t.Errorf("%q: %+v", text, o)
+		}
+		_, _ = shortenOverlay(text)
+		if u := parseNetDev([]byte(text)); u == nil {
+			t.Errorf("%q: nothing", text)
+		}
+	})
+}
