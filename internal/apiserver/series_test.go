@@ -1,0 +1,66 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+)
+
+type seriesKey string
+
+// step is a filter that notes its name, adds it to the context and answers itself when the request asks for that.
+func step(seen *[]string, name string) filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			*seen = append(*seen, name)
+			if r.Header.Get("Answer") == name {
+				w.WriteHeader(http.StatusTeapot)
+				return
+			}
+			w.Header().Set(name, "passed")
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seriesKey(name), true)))
+		})
+	}
+}
+
+// Filters of two series pass on what they made of the request, in their order; the first that answers is the last.
+func TestInSeries(t *testing.T) {
+	for answer, want := range map[string][]string{
+		"":  {"a", "b", "around", "c", "end"},
+		"a": {"a"},
+		"b": {"a", "b"},
+		"c": {"a", "b", "around", "c", "back"},
+	} {
+		var seen []string
+		h := inSeries(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen = append(seen, "end")
+			for _, name := range []string{"a", "b", "c"} {
+				if r.Context().Value(seriesKey(name)) == nil || w.Header().Get(name) == "" {
+					t.Errorf("what %s made of the request is lost", name)
+				}
+			}
+			if p := r.Context().Value(passedKey{}).(*passed); p.r != nil || p.w != nil {
+				t.Error("an earlier request is kept")
+			}
+		}), step(&seen, "c"))
+		outer := inSeries(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen = append(seen, "around")
+			h.ServeHTTP(w, r)
+			if answer == "c" {
+				seen = append(seen, "back")
+			}
+		}), step(&seen, "a"), step(&seen, "b"))
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Answer", answer)
+		w := httptest.NewRecorder()
+		inSeries(outer).ServeHTTP(w, r) // a series without filters passes everything on
+		if !slices.Equal(seen, want) {
+			t.Errorf("answer %q: %v, want %v", answer, seen, want)
+		}
+		if code := w.Code; (code == http.StatusTeapot) != (answer != "") {
+			t.Errorf("answer %q: %d", answer, code)
+		}
+	}
+}
