@@ -146,11 +146,13 @@ func (d *differences) report(t *testing.T) {
 	t.Logf("%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned))
 	if *writeKnown {
 		var b strings.Builder
-		b.WriteString("# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n")
+		b.WriteString("# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n" +
+			"# create: the object is made with the change; update: a stored one gets it (updatestatus: through its status);\n" +
+			"# kept: one that was stored with it gets a label; warnings: of a create, or of an update where there is no create.\n")
 		for _, group := range []struct {
 			title string
 			lines []string
-		}{{"Refused here, accepted upstream.", d.refused}, {"Accepted here, refused upstream.", d.accepted},
+		}{{"Refused here, accepted upstream, which drops fields whose feature gate is off by default: carob does stopSignal, and drops none of a pod unasked.", d.refused}, {"Accepted here, refused upstream: faults that no object has that was stored by carob.", d.accepted},
 			{"Refused by both, in other words or for fewer or more reasons.", d.worded}, {"Accepted by both, with other warnings.", d.warned}} {
 			slices.Sort(group.lines)
 			fmt.Fprintf(&b, "\n# %s\n", group.title)

@@ -138,10 +138,10 @@ func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 // syncAddresses makes the single address the first of the list, whichever of them the writer knows.
 func syncAddresses(s *corev1.PodStatus) {
 	switch {
+	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
+		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
 	case len(s.PodIPs) > 0:
 		s.PodIP = s.PodIPs[0].IP
-	case s.PodIP != "":
-		s.PodIPs = []corev1.PodIP{{IP: s.PodIP}}
 	}
 }
 

@@ -254,5 +254,8 @@ func resourceTarget(t *autoscalingv2.MetricTarget, at *field.Path) field.ErrorLi
 func autoscalerStatusUpdate(a, _ *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
 	at := field.NewPath("status")
 	errs := apivalidation.ValidateNonnegativeField(int64(a.Status.CurrentReplicas), at.Child("currentReplicas"))
+	for i, c := range a.Status.Conditions {
+		errs = append(errs, nonNegative(c.ObservedGeneration, at.Child("conditions").Index(i).Child("observedGeneration"))...)
+	}
 	return append(errs, apivalidation.ValidateNonnegativeField(int64(a.Status.DesiredReplicas), at.Child("desiredReplicas"))...)
 }

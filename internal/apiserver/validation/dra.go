@@ -3,6 +3,7 @@ package validation
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -102,12 +103,14 @@ func deviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.ErrorList 
 	case r.Exactly != nil:
 		errs = append(errs, deviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count, at.Child("exactly"))...)
 		errs = append(errs, deviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"), true)...)
+		errs = append(errs, toleratedValues(r.Exactly.Tolerations, at.Child("exactly", "tolerations"))...)
 	default:
 		for i, sub := range r.FirstAvailable {
 			at := at.Child("firstAvailable").Index(i)
 			errs = append(errs, messages(at.Child("name"), sub.Name, validation.IsDNS1123Label(sub.Name))...)
 			errs = append(errs, deviceAmount(sub.DeviceClassName, sub.AllocationMode, sub.Count, at)...)
 			errs = append(errs, deviceSelectors(sub.Selectors, at.Child("selectors"), true)...)
+			errs = append(errs, toleratedValues(sub.Tolerations, at.Child("tolerations"))...)
 		}
 	}
 	return errs
@@ -172,6 +175,20 @@ func resourceClaimStatusUpdate(c, old *resourcev1.ResourceClaim) field.ErrorList
 	} else if c.DeletionTimestamp != nil && sets.New(s.ReservedFor...).Difference(sets.New(was.ReservedFor...)).Len() > 0 {
 		errs = append(errs, field.Forbidden(at.Child("reservedFor"), "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"))
 	}
+	for i, d := range s.Devices {
+		at := at.Child("devices").Index(i)
+		errs = append(errs, driverName(d.Driver, at.Child("driver"))...)
+		if d.Pool == "" {
+			errs = append(errs, field.Required(at.Child("pool"), ""))
+		}
+		errs = append(errs, messages(at.Child("device"), d.Device, validation.IsDNS1123Label(d.Device))...)
+		allocated := s.Allocation != nil && slices.ContainsFunc(s.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+			return r.Driver == d.Driver && r.Pool == d.Pool && r.Device == d.Device
+		})
+		if !allocated {
+			errs = append(errs, field.Invalid(at, d.Driver+"/"+d.Pool+"/"+d.Device, "must be an allocated device in the claim"))
+		}
+	}
 	switch {
 	case s.Allocation == nil:
 	case was.Allocation != nil:
@@ -223,7 +240,10 @@ func deviceClassConfig(c *resourcev1.DeviceClass) field.ErrorList {
 }
 
 // A slice belongs to one driver's pool, and says in one way which nodes its devices are for.
-func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList {
+func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList { return sliceSpec(s, false) }
+
+// sliceSpec checks a slice; kept says that its devices are stored already.
+func sliceSpec(s *resourcev1.ResourceSlice, kept bool) field.ErrorList {
 	at := field.NewPath("spec")
 	errs := driverName(s.Spec.Driver, at.Child("driver"))
 	ways := 0
@@ -259,7 +279,7 @@ func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList {
 			errs = append(errs, field.Duplicate(at, d.Name))
 		}
 		names.Insert(d.Name)
-		errs = append(errs, slicedDevice(&s.Spec.Devices[i], field.NewPath("spec", "devices").Index(i))...)
+		errs = append(errs, slicedDevice(&s.Spec.Devices[i], kept, field.NewPath("spec", "devices").Index(i))...)
 	}
 	errs = append(errs, devicePool(&s.Spec.Pool, at.Child("pool"))...)
 	if s.Spec.SharedCounters != nil && s.Spec.Devices != nil {
@@ -270,7 +290,7 @@ func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList {
 
 func resourceSliceUpdate(s, old *resourcev1.ResourceSlice) field.ErrorList {
 	at := field.NewPath("spec")
-	errs := resourceSlice(s)
+	errs := sliceSpec(s, apiequality.Semantic.DeepEqual(s.Spec.Devices, old.Spec.Devices))
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Driver, old.Spec.Driver, at.Child("driver"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Pool.Name, old.Spec.Pool.Name, at.Child("pool", "name"))...)
 	return append(errs, apivalidation.ValidateImmutableField(s.Spec.NodeName, old.Spec.NodeName, at.Child("nodeName"))...)

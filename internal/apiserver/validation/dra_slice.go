@@ -1,6 +1,9 @@
 package validation
 
 import (
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -35,15 +38,73 @@ func poolName(name string, at *field.Path) field.ErrorList {
 	return errs
 }
 
+// toleratedValues checks the values of tolerations.
+func toleratedValues(list []resourcev1.DeviceToleration, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, t := range list {
+		errs = append(errs, messages(at.Index(i).Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+	}
+	return errs
+}
+
+var semanticVersion = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
+
+// deviceQuality checks the name of what a device has: an identifier, perhaps after a driver's name and a slash.
+func deviceQuality(name string, at *field.Path) field.ErrorList {
+	const longest = 32
+	domain, id, qualified := strings.Cut(name, "/")
+	var errs field.ErrorList
+	switch {
+	case !qualified:
+		id = domain
+	case strings.Contains(id, "/"):
+		return nil // a declared rule
+	case domain == "":
+		errs = append(errs, field.Invalid(at, "", "the domain must not be empty"))
+	default:
+		errs = append(errs, driverName(domain, at)...)
+	}
+	if qualified && id == "" {
+		return append(errs, field.Invalid(at, "", "the name must not be empty"))
+	}
+	errs = append(errs, messages(at, id, validation.IsCIdentifier(id))...)
+	if len(id) > longest {
+		errs = append(errs, field.TooLong(at, "", longest))
+	}
+	return errs
+}
+
 // slicedDevice checks a device's taints and its conditions for being bound.
-func slicedDevice(d *resourcev1.Device, at *field.Path) field.ErrorList {
+func slicedDevice(d *resourcev1.Device, kept bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, t := range d.Taints {
+		if kept {
+			break // as it was stored
+		}
 		at := at.Child("taints").Index(i)
 		if t.Key != "" {
 			errs = append(errs, metav1validation.ValidateLabelName(t.Key, at.Child("key"))...)
 		}
 		errs = append(errs, messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
+		if v := d.Attributes[name].VersionValue; v != nil && !semanticVersion.MatchString(*v) {
+			errs = append(errs, field.Invalid(at.Child("attributes").Key(string(name)).Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
+		if kept {
+			break
+		}
+		errs = append(errs, deviceQuality(string(name), at.Child("capacity"))...)
+		p, at := d.Capacity[name].RequestPolicy, at.Child("capacity").Key(string(name)).Child("requestPolicy", "default")
+		switch {
+		case p == nil || p.Default != nil:
+		case p.ValidRange != nil:
+			errs = append(errs, field.Required(at, "required when validRange is defined"))
+		case len(p.ValidValues) > 0:
+			errs = append(errs, field.Required(at, "required when validValues is defined"))
+		}
 	}
 	for _, list := range []struct {
 		name       string

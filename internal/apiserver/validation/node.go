@@ -95,6 +95,13 @@ func nodeUpdate(n, old *corev1.Node) field.ErrorList {
 	if was := old.Spec.PodCIDRs; len(was) > 0 && !slices.Equal(n.Spec.PodCIDRs, was) {
 		errs = append(errs, field.Forbidden(cidrs, "node updates may not change podCIDR except from \"\" to valid"))
 	}
+	if is, was := n.Spec.ProviderID, old.Spec.ProviderID; was != "" && is != was {
+		message := "field cannot be modified once set"
+		if is == "" {
+			message = "field cannot be cleared once set"
+		}
+		errs = append(errs, field.Invalid(field.NewPath("spec", "providerID"), nil, message).WithOrigin("update"))
+	}
 	if n.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "externalID"), "may not be updated"))
 	}

@@ -57,10 +57,10 @@ func podSpecWarnings(s *corev1.PodSpec, at *field.Path) []string {
 	}
 	for i, r := range s.ImagePullSecrets {
 		at := at.Child("imagePullSecrets").Index(i).Child("name")
-		switch {
-		case r.Name == "":
+		if r.Name == "" {
 			say(at, "invalid empty name %q", r.Name)
-		case slices.Contains(s.ImagePullSecrets[:i], r):
+		}
+		if slices.Contains(s.ImagePullSecrets[:i], r) {
 			say(at, "duplicate name %q", r.Name)
 		}
 	}

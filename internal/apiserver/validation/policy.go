@@ -68,7 +68,7 @@ func rules(list []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 }
 
 func roleBinding(b *rbacv1.RoleBinding) field.ErrorList {
-	return append(roleRef(&b.RoleRef, "ClusterRole", "Role"), subjects(b.Subjects, true)...)
+	return append(roleRef(&b.RoleRef, "Role", "ClusterRole"), subjects(b.Subjects, true)...)
 }
 
 func roleBindingUpdate(b, old *rbacv1.RoleBinding) field.ErrorList {

@@ -5,6 +5,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -98,6 +100,9 @@ func statefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
 	before := append(statefulSpec(old), podTemplate(asControllerMakes(old), specPath.Child("template"))...)
 	if len(before) == 0 {
 		errs = append(errs, podTemplate(asControllerMakes(s), specPath.Child("template"))...)
+	} else {
+		errs = append(errs, metav1validation.ValidateLabels(s.Spec.Template.Labels, specPath.Child("template", "labels"))...)
+		errs = append(errs, apivalidation.ValidateAnnotations(s.Spec.Template.Annotations, specPath.Child("template", "annotations"))...)
 	}
 	errs = append(errs, immutableSelector(s.Spec.Selector, old.Spec.Selector, specPath.Child("selector"))...)
 	errs = append(errs, immutableSelector(s.Spec.VolumeClaimTemplates, old.Spec.VolumeClaimTemplates, specPath.Child("volumeClaimTemplates"))...)

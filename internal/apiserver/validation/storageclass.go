@@ -94,7 +94,7 @@ func topologies(terms []corev1.TopologySelectorTerm, at *field.Path) field.Error
 			}
 			values[r.Key] = set
 		}
-		if slices.ContainsFunc(seen, func(other map[string]sets.Set[string]) bool { return apiequality.Semantic.DeepEqual(other, values) }) {
+		if len(term.MatchLabelExpressions) == 0 || slices.ContainsFunc(seen, func(other map[string]sets.Set[string]) bool { return apiequality.Semantic.DeepEqual(other, values) }) {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("matchLabelExpressions"), ""))
 		}
 		seen = append(seen, values)
