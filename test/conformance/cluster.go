@@ -2,15 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
-// cluster is a carob of our own with the suite's images.
+// cluster is a carob of our own that pulls the suite's images from here.
 type cluster struct {
 	carob, dir, kubeconfig string
+	images                 *registry
 }
 
 func startCluster(ctx context.Context, o options) (*cluster, error) {
@@ -18,24 +21,35 @@ func startCluster(ctx context.Context, o options) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "carob-conformance-")
+	served, err := startRegistry(images)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{carob: o.carob, dir: dir, kubeconfig: filepath.Join(dir, "admin.kubeconfig")}
-	fmt.Println("starting a cluster in", dir)
-	// No registry has what a full disk would make it remove.
-	if _, err := output(ctx, "", c.carob, "up", "--detach", "--data-dir", dir, "--image-gc-high-threshold=100"); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, err
+	dir, err := os.MkdirTemp("", "carob-conformance-")
+	if err != nil {
+		return nil, errors.Join(err, served.Close())
 	}
-	for _, file := range images {
-		if _, err := output(ctx, "", c.carob, "image", "import", "--data-dir", dir, file); err != nil {
-			_ = c.stop()
-			return nil, err
-		}
+	c := &cluster{carob: o.carob, dir: dir, kubeconfig: filepath.Join(dir, "admin.kubeconfig"), images: served}
+	port, err := freePort()
+	if err != nil {
+		return nil, errors.Join(err, c.remove())
+	}
+	fmt.Println("starting a cluster in", dir)
+	// The API server listens where pods reach it, as in a cluster of several nodes.
+	if _, err := output(ctx, "", c.carob, "up", "--detach", "--data-dir", dir, "--listen", "0.0.0.0:"+port, "--registry-config", served.dir); err != nil {
+		return nil, errors.Join(err, c.remove())
 	}
 	return c, nil
+}
+
+// freePort is one that nobody listens on now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, errors.Join(err, l.Close())
 }
 
 // stop ends the cluster with its pods. The log stays beside the results only
@@ -44,8 +58,10 @@ func (c *cluster) stop() error {
 	if _, err := output(context.Background(), "", c.carob, "down", "--pods", "--data-dir", c.dir); err != nil {
 		return fmt.Errorf("end the cluster in %s: %w", c.dir, err)
 	}
-	return os.RemoveAll(c.dir)
+	return c.remove()
 }
+
+func (c *cluster) remove() error { return errors.Join(c.images.Close(), os.RemoveAll(c.dir)) }
 
 // buildImages makes the archives, unless they are given, and answers their paths.
 func buildImages(ctx context.Context, o options) ([]string, error) {

@@ -59,7 +59,7 @@ func run(ctx context.Context) (failed bool, err error) {
 	flag.BoolVar(&o.all, "all", false, "run those, too: they take their time until they give up")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, which must have the images, instead of one of our own")
 	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")
-	flag.StringVar(&o.images, "images", "", "import the archives in this folder instead of building the suite's images")
+	flag.StringVar(&o.images, "images", "", "serve the archives in this folder instead of building the suite's images")
 	flag.StringVar(&o.cache, "cache", "../../.cache/conformance", "where the built suite and its images are kept")
 	flag.StringVar(&o.out, "out", "", "where logs and results go (default: the cache's folder run)")
 	flag.IntVar(&o.procs, "procs", 4, "tests that run side by side; serial ones run alone afterwards")

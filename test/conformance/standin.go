@@ -22,7 +22,7 @@ var parts = map[string][]string{
 	"endpoints": {"endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller"},
 	"services":  nil, // cluster IPs and node ports that lead somewhere
 	"dns":       nil,
-	"claims":    nil, // persistent volume claims that get a volume
+	"nodes":     nil, // a second node
 }
 
 // standIns reads a list of parts and says which controllers make them up.

@@ -186,9 +186,9 @@ func dropUnused(s, old *corev1.Service) {
 				is.Ports[i].NodePort = 0
 			}
 		}
-		if is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
-			is.ExternalTrafficPolicy = ""
-		}
+	}
+	if outside(old) && !outside(s) && is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
+		is.ExternalTrafficPolicy = ""
 	}
 	if wantsHealthPort(old) && !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
 		is.HealthCheckNodePort = 0
@@ -206,6 +206,11 @@ func dropUnused(s, old *corev1.Service) {
 // wantsPortType tells whether services of this type are reached from outside by ports of nodes.
 func wantsPortType(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// outside tells whether there is a way to the service from outside of the cluster.
+func outside(s *corev1.Service) bool {
+	return wantsPortType(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
 func equalTo[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }

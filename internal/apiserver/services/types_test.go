@@ -1,0 +1,48 @@
+package services
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A client changes the type and leaves the rest as it read it.
+func TestChangedType(t *testing.T) {
+	nodePort := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.0.0.9", ClusterIPs: []string{"10.0.0.9"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}}
+	balanced := *nodePort.DeepCopy()
+	balanced.Type, balanced.AllocateLoadBalancerNodePorts, balanced.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new(true), new("example.org/lb")
+	balanced.ExternalTrafficPolicy, balanced.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30081
+	reached := *nodePort.DeepCopy()
+	reached.Type, reached.ExternalIPs, reached.Ports[0].NodePort = corev1.ServiceTypeClusterIP, []string{"192.0.2.1"}, 0
+	for name, x := range map[string]struct {
+		old    corev1.ServiceSpec
+		change func(*corev1.ServiceSpec)
+		kept   string // of what belongs to the old type
+	}{
+		"NodePort to ExternalName": {nodePort, func(s *corev1.ServiceSpec) { s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "far.example" }, ""},
+		"NodePort to ClusterIP":    {nodePort, func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeClusterIP }, "address"},
+		"LoadBalancer to ClusterIP": {balanced, func(s *corev1.ServiceSpec) {
+			s.Type = corev1.ServiceTypeClusterIP
+		}, "address"},
+		"no external address":     {reached, func(s *corev1.ServiceSpec) { s.ExternalIPs = nil }, "address"},
+		"another external policy": {nodePort, func(s *corev1.ServiceSpec) { s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, "Local" }, "address policy"},
+	} {
+		s, old := &corev1.Service{Spec: *x.old.DeepCopy()}, &corev1.Service{Spec: *x.old.DeepCopy()}
+		x.change(&s.Spec)
+		dropUnused(s, old)
+		kept := ""
+		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 || s.Spec.IPFamilyPolicy != nil || len(s.Spec.IPFamilies) > 0 {
+			kept = "address"
+		}
+		if s.Spec.ExternalTrafficPolicy != "" {
+			kept += " policy"
+		}
+		if s.Spec.Ports[0].NodePort != 0 || s.Spec.HealthCheckNodePort != 0 || s.Spec.AllocateLoadBalancerNodePorts != nil || s.Spec.LoadBalancerClass != nil {
+			kept += " ports"
+		}
+		if kept != x.kept {
+			t.Errorf("%s keeps %q, not %q", name, kept, x.kept)
+		}
+	}
+}
