@@ -93,7 +93,7 @@ func validObjects(f *testing.F) [][]byte {
 		f.Fatal(err)
 	}
 	var out [][]byte
-	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		seed, err := utilyaml.ToJSON(doc)
 		if err != nil {
 			f.Fatal(err)

@@ -27,8 +27,7 @@ var (
 // nobody reads when a new version of the library has it otherwise (a test notices).
 func family(name, help string, labels ...string) *prometheus.HistogramVec {
 	own := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help}, labels)
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(legacyregistry.Registerer().Register(own), &there) {
+	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](legacyregistry.Registerer().Register(own)); ok {
 		if h, ok := there.ExistingCollector.(*metrics.HistogramVec); ok {
 			return h.HistogramVec
 		}
