@@ -99,16 +99,6 @@ func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) 
 	return c.ObjectCreater.New(kind)
 }
 
-// itself reports whether a request asks to be somebody else in no way.
-func itself(r *http.Request) bool {
-	for name := range r.Header {
-		if strings.HasPrefix(name, "Impersonate-") {
-			return false
-		}
-	}
-	return true
-}
-
 func lasts(r *http.Request) bool {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	return ok && longRunning(r, info)
