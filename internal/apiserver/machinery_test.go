@@ -51,7 +51,6 @@ func TestMachinery(t *testing.T) {
 		"field validation": testFieldValidation,
 		"many managers":    testManyManagers,
 		"name collisions":  testNameCollisions,
-		"idle streams":     testIdleStreams,
 		"long addresses":   testLongAddresses,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
@@ -235,7 +234,10 @@ func testWatchList(t *testing.T, r *running) {
 		}
 		found := false
 		for e := range w.ResultChan() {
-			m := e.Object.(metav1.Object)
+			m, ok := e.Object.(metav1.Object)
+			if !ok {
+				t.Fatalf("%s: %s %v", kind, e.Type, e.Object)
+			}
 			if e.Type == watch.Bookmark {
 				if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" || m.GetResourceVersion() == "" {
 					t.Errorf("%s: bookmark %v", kind, e.Object)
