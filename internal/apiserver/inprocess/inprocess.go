@@ -156,13 +156,13 @@ func (w *buffered) Write(p []byte) (int, error) {
 //	handler: WriteHeader/Write ─> Flush (header is out) ─> Write ... ─> returns (body ends)
 //	caller:  RoundTrip waits ───────────┘ reads ... Close ─> request context ends
 func (t *transport) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	inner, cancel := context.WithCancel(ctx) // ends with the handler, too
 	w := &streamed{header: http.Header{}, sent: make(chan struct{}), cancel: cancel}
 	w.more.L = &w.mu
 	go func() {
 		defer w.finish()
 		defer closeBody(r)
-		t.handler.ServeHTTP(w, serverRequest(ctx, r))
+		t.handler.ServeHTTP(w, serverRequest(inner, r))
 	}()
 	select {
 	case <-w.sent:

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -160,6 +161,25 @@ func TestCancelWhileWaiting(t *testing.T) {
 			t.Errorf("%v, %v", resp, err)
 		}
 	})
+}
+
+// A lasting request that ends at once has its answer, never the end of its own context.
+func TestStreamThatEndsAtOnce(t *testing.T) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
+	var all sync.WaitGroup
+	for range 64 { // so many that some handlers end before their caller waits
+		all.Go(func() {
+			for range 100 {
+				resp, err := client(h, "u").Get(host + "/x?watch=true")
+				if err != nil || resp.StatusCode != http.StatusGone {
+					t.Errorf("%v, %v", resp, err)
+					return
+				}
+				resp.Body.Close()
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestUpgradeRefused(t *testing.T) {

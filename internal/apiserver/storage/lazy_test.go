@@ -30,6 +30,7 @@ func asOwn(ctx context.Context) context.Context { return context.WithValue(ctx, 
 type classes struct {
 	storage.Interface
 	engine  *Engine
+	options *Options
 	destroy func()
 }
 
@@ -45,19 +46,26 @@ func openClasses(t *testing.T, caching Caching) classes {
 	o := NewOptions(e, set, func(schema.GroupResource) Caching { return caching }, Plain,
 		func(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil })
 	t.Cleanup(o.Close)
+	s, destroy := decorate(t, o, classesRoot)
+	return classes{s, e, o, destroy}
+}
+
+// decorate makes a store of priority classes below a key.
+func decorate(t *testing.T, o *Options, root string) (s storage.Interface, destroy func()) {
+	t.Helper()
 	ro, err := o.GetRESTOptions(schedulingv1.Resource("priorityclasses"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, destroy, err := ro.Decorator(ro.StorageConfig, classesRoot, func(obj runtime.Object) (string, error) {
+	s, destroy, err = ro.Decorator(ro.StorageConfig, root, func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)
-		return classesRoot + "/" + m.GetNamespace() + "/" + m.GetName(), err
+		return root + "/" + m.GetNamespace() + "/" + m.GetName(), err
 	}, func() runtime.Object { return &schedulingv1.PriorityClass{} }, func() runtime.Object { return &schedulingv1.PriorityClassList{} }, storage.DefaultClusterScopedAttr, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(destroy)
-	return classes{s, e, destroy}
+	return s, destroy
 }
 
 func (c classes) create(t *testing.T, namespace, name string) *schedulingv1.PriorityClass {
@@ -109,6 +117,30 @@ func (c classes) watch(t *testing.T, ctx context.Context, key string, opts stora
 	}
 	t.Cleanup(w.Stop)
 	return w
+}
+
+// A cache learns how far the store is also while another has just begun, whose watch
+// waits for a version that is still to come.
+func TestNewCacheKeepsNobodyWaiting(t *testing.T) {
+	c := openClasses(t, Lazy)
+	c.create(t, "n", "a")
+	c.watch(t, t.Context(), classesRoot, all(""))
+	for i := range 5 {
+		put, err := c.engine.Client.Put(t.Context(), "/elsewhere", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, _ := decorate(t, c.options, fmt.Sprintf("/others%d", i))
+		w, err := other.Watch(t.Context(), fmt.Sprintf("/others%d", i), all(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		list := &schedulingv1.PriorityClassList{}
+		if err := c.GetList(t.Context(), classesRoot, all(fmt.Sprint(put.Header.Revision)), list); err != nil || len(list.Items) != 1 {
+			t.Fatalf("round %d: %d items, %v", i, len(list.Items), err)
+		}
+	}
 }
 
 // tell names an event in short.

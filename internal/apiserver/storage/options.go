@@ -199,7 +199,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}
 	clk, pace := o.clock()
 	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, pace: pace, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
-		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: raw, Versioner: versioner, GroupResource: c.GroupResource,
+		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
 		if err != nil {

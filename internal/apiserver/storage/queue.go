@@ -68,6 +68,29 @@ func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions
 // everybody hears the progress that a list asks for, which comes as a bookmark.
 var apart = metadata.Pairs("source", "engine")
 
+// cacheStream gives the watch of a cache a stream of its own, too. The engine tells
+// how far it is only when every watch on the stream has come so far, and one that has
+// just begun waits for a version that is still to come: on a stream that the caches
+// shared a new one kept all others waiting until something was written.
+type cacheStream struct {
+	storage.Interface
+	root string // the key of all objects
+}
+
+func (s cacheStream) of(ctx context.Context) context.Context {
+	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", "cache "+s.root))
+}
+
+// Watch implements storage.Interface.
+func (s cacheStream) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	return s.Interface.Watch(s.of(ctx), key, opts)
+}
+
+// RequestWatchProgress implements storage.Interface.
+func (s cacheStream) RequestWatchProgress(ctx context.Context) error {
+	return s.Interface.RequestWatchProgress(s.of(ctx))
+}
+
 // watchEngine has the engine serve a watch, with bookmarks if the client wants
 // them. A client that does not read is cut off; it may go on where it was. Parts of
 // this process are trusted to read.
