@@ -21,7 +21,7 @@ const (
 	// In a burst the heap may grow by so many bytes before it is collected: with a
 	// heap as small as that of an idle cluster the collector takes a fifth of the
 	// processor time otherwise.
-	burstRoom = 96 << 20
+	burstRoom = 192 << 20
 	// The pace is changed by no less: the process stands still for a moment then.
 	paceStep = 50
 )

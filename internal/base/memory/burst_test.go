@@ -17,12 +17,12 @@ func TestPaceOfABurst(t *testing.T) {
 	}{
 		{"the first", []time.Duration{0}, 30, settledPercent},
 		{"far apart", []time.Duration{0, burstGap, 3 * burstGap}, 30, settledPercent},
-		{"a burst on a small heap", []time.Duration{0, burstGap - 1}, 30, 300},
+		{"a burst on a small heap", []time.Duration{0, burstGap - 1}, 60, 300},
 		{"on a very small one", []time.Duration{0, 1}, 3, startPercent},
 		{"none", []time.Duration{0, 1}, 0, startPercent},
 		{"on a large one", []time.Duration{0, 1}, 500, settledPercent},
-		{"in between", []time.Duration{0, 1}, 50, 150},
-		{"goes on though it slows down", []time.Duration{0, 1, 3 * burstGap}, 30, 300},
+		{"in between", []time.Duration{0, 1}, 100, 150},
+		{"goes on though it slows down", []time.Duration{0, 1, 3 * burstGap}, 60, 300},
 	} {
 		p := pacer{room: burstRoom, percent: settledPercent}
 		for _, at := range tc.at {
