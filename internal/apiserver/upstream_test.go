@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -382,9 +383,7 @@ func (o *object) touchErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 		t.Fatal(err)
 	}
 	labels := map[string]string{"touched": "yes"}
-	for k, v := range m.GetLabels() {
-		labels[k] = v
-	}
+	maps.Copy(labels, m.GetLabels())
 	m.SetLabels(labels)
 	a.errs = told(rest.BeforeUpdate(o.update, o.context("", &a), obj, old))
 	return a

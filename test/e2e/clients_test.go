@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -38,6 +37,7 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 	executil "k8s.io/client-go/util/exec"
 )
 
@@ -398,14 +398,14 @@ func testForwarders(p *program) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	tunnel, err := portforward.NewSPDYOverWebsocketDialer(u, p.config)
+	tunnel, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, p.config)
 	if err != nil {
 		p.Fatal(err)
 	}
-	for name, dialer := range map[string]httpstream.Dialer{"SPDY": spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", u), "websocket": tunnel} {
+	for name, dialer := range map[string]httpstream.Dialer{"SPDY": spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, "POST", u), "websocket": tunnel} {
 		stop, ready := make(chan struct{}), make(chan struct{})
 		var errs bytes.Buffer
-		f, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, &errs)
+		f, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, &errs)
 		if err != nil {
 			p.Fatal(err)
 		}
