@@ -73,8 +73,8 @@ func setNameLabel(ns *corev1.Namespace) {
 // client that knows only one of the fields changes both. A source of the kubelet's
 // configuration means nothing any more; only an old one is kept.
 func prepareNode(s, old *corev1.NodeSpec) {
-	if old == nil || old.ConfigSource == nil {
-		s.ConfigSource = nil
+	if old == nil || old.ConfigSource == nil { //nolint:staticcheck // stored objects may have it
+		s.ConfigSource = nil //nolint:staticcheck // clients may send it
 	}
 	switch {
 	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):

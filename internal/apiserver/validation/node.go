@@ -105,7 +105,7 @@ func nodeUpdate(n, old *corev1.Node) field.ErrorList {
 	if n.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "externalID"), "may not be updated"))
 	}
-	if s := n.Spec.ConfigSource; s != nil {
+	if s := n.Spec.ConfigSource; s != nil { //nolint:staticcheck // stored objects may have it
 		errs = append(errs, configSource(s, false, field.NewPath("spec", "configSource"))...)
 	}
 	return errs
