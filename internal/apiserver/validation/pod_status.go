@@ -59,16 +59,18 @@ func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
+func texts[T any](list []T, text func(T) string) (out []string) {
+	for _, x := range list {
+		out = append(out, text(x))
+	}
+	return out
+}
+
 func podIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 	at = at.Child("podIPs")
-	var ips, known []string
-	for _, ip := range p.Status.PodIPs {
-		ips = append(ips, ip.IP)
-	}
-	for _, ip := range old.Status.PodIPs {
-		known = append(known, ip.IP)
-	}
-	errs := perFamily(ips, known, p.Status.PodIPs, at)
+	text := func(ip corev1.PodIP) string { return ip.IP }
+	ips := texts(p.Status.PodIPs, text)
+	errs := perFamily(ips, texts(old.Status.PodIPs, text), p.Status.PodIPs, at)
 	switch {
 	case (p.Status.PodIP == "") != (len(ips) == 0):
 		errs = append(errs, field.Invalid(at, p.Status.PodIPs, "podIP and podIPs must either both be set or both be unset"))
@@ -80,14 +82,9 @@ func podIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 
 func hostIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 	at = at.Child("hostIPs")
-	var ips, known []string
-	for _, ip := range p.Status.HostIPs {
-		ips = append(ips, ip.IP)
-	}
-	for _, ip := range old.Status.HostIPs {
-		known = append(known, ip.IP)
-	}
-	errs := perFamily(ips, known, p.Status.HostIPs, at)
+	text := func(ip corev1.HostIP) string { return ip.IP }
+	ips := texts(p.Status.HostIPs, text)
+	errs := perFamily(ips, texts(old.Status.HostIPs, text), p.Status.HostIPs, at)
 	if len(ips) > 0 && ips[0] != p.Status.HostIP {
 		errs = append(errs, field.Invalid(at.Index(0).Child("ip"), ips[0], "must be equal to `hostIP`"))
 	}

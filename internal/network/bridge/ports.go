@@ -26,17 +26,27 @@ type portWatch struct {
 const stateForwarding = 3
 
 func watchPorts() (*portWatch, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	socket, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("watch network devices: %w", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("watch network devices: %w", err)
-	}
-	w := &portWatch{socket: os.NewFile(uintptr(fd), "netlink"), waiting: map[int]chan struct{}{}, done: make(chan struct{})}
+	w := &portWatch{socket: socket, waiting: map[int]chan struct{}{}, done: make(chan struct{})}
 	go w.run()
 	return w, nil
+}
+
+// subscribe opens a socket on which the kernel tells of what happens, in the calling
+// thread's network namespace.
+func subscribe(protocol, group int) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (group - 1)}); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
 // expect answers a channel that is closed when the port forwards. It must be

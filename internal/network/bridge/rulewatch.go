@@ -26,15 +26,11 @@ const settleRules = 200 * time.Millisecond
 // watchRules calls changed after each change of chains or rules, its own included.
 // The socket is of the calling thread's network namespace.
 func watchRules(changed func()) (*rulesWatch, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	socket, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return nil, fmt.Errorf("watch nftables: %w", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("watch nftables: %w", err)
-	}
-	w := &rulesWatch{socket: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{})}
+	w := &rulesWatch{socket: socket, done: make(chan struct{})}
 	go w.run(changed)
 	return w, nil
 }
