@@ -18,17 +18,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The writes that stand between a pod's creation and its start, as the parts make them.
-func BenchmarkInProcess(b *testing.B) {
+// startForPods starts a server that takes pods.
+func startForPods(b *testing.B) (*running, *kubernetes.Clientset) {
+	b.Helper()
 	r := start(b, b.TempDir())
 	c, err := kubernetes.NewForConfig(r.ClientConfig("bench", user.SystemPrivilegedGroup))
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx := context.Background()
-	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(b.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
+	return r, c
+}
+
+// The writes that stand between a pod's creation and its start, as the parts make them.
+func BenchmarkInProcess(b *testing.B) {
+	_, c := startForPods(b)
+	ctx := context.Background()
 	pods, n := c.CoreV1().Pods("default"), 0
 	create := func() *corev1.Pod {
 		n++
@@ -94,15 +101,8 @@ func BenchmarkInProcess(b *testing.B) {
 // Writes of several clients on one connection, as test/bench makes them: their
 // processor time and memory is in the figures.
 func BenchmarkWrites(b *testing.B) {
-	r := start(b, b.TempDir())
-	c, err := kubernetes.NewForConfig(r.ClientConfig("bench", user.SystemPrivilegedGroup))
-	if err != nil {
-		b.Fatal(err)
-	}
+	r, c := startForPods(b)
 	ctx := context.Background()
-	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
-		b.Fatal(err)
-	}
 	pair := r.pki.Admin.Pair()
 	remote, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,
 		ContentConfig:   rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},
