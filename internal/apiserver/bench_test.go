@@ -101,7 +101,7 @@ func BenchmarkInProcess(b *testing.B) {
 // Writes of several clients on one connection, as test/bench makes them: their
 // processor time and memory is in the figures.
 func BenchmarkWrites(b *testing.B) {
-	r, c := startForPods(b)
+	r, _ := startForPods(b)
 	ctx := context.Background()
 	pair := r.pki.Admin.Pair()
 	remote, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,

@@ -4,16 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/test/bench/processor"
 )
 
 const (
@@ -50,13 +48,13 @@ func (b *bench) api(ctx context.Context) error {
 			return err
 		}},
 	} {
-		cpu, start := cpuTime(pid), time.Now()
+		cpu, start := processor.Time(pid), time.Now()
 		if err := parallel(b.writes, op.do); err != nil {
 			return fmt.Errorf("%s: %w", op.key, err)
 		}
 		took := time.Since(start)
 		b.values["api_"+op.key] = float64(b.writes) / took.Seconds()
-		b.values["cpu_"+op.key] = float64((cpuTime(pid) - cpu).Microseconds()) / float64(b.writes)
+		b.values["cpu_"+op.key] = float64((processor.Time(pid) - cpu).Microseconds()) / float64(b.writes)
 	}
 	if _, err := b.deleteAll(ctx, b.writes); err != nil {
 		return err
@@ -135,17 +133,4 @@ func (b *bench) watchOnce(ctx context.Context, open *sync.WaitGroup, n int) erro
 		})
 		return nil
 	})
-}
-
-// cpuTime is what all threads of a process have run.
-func cpuTime(pid int) time.Duration {
-	var sum time.Duration
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	for _, t := range tasks {
-		b, _ := os.ReadFile(t)
-		ran, _, _ := strings.Cut(string(b), " ")
-		ns, _ := strconv.ParseInt(ran, 10, 64)
-		sum += time.Duration(ns)
-	}
-	return sum
 }

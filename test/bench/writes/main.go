@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"carob/test/bench/processor"
 )
 
 const namespace = "writes"
@@ -234,13 +236,7 @@ func (s *server) profiles(ctx context.Context, file string) (wait func() error) 
 func (s *server) cpu() time.Duration {
 	var sum time.Duration
 	for _, pid := range s.pids {
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-		for _, t := range tasks {
-			b, _ := os.ReadFile(t)
-			ran, _, _ := strings.Cut(string(b), " ")
-			ns, _ := strconv.ParseInt(ran, 10, 64)
-			sum += time.Duration(ns)
-		}
+		sum += processor.Time(pid)
 	}
 	return sum
 }
