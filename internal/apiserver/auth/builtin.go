@@ -167,7 +167,6 @@ func nodeRules() []rbacv1.PolicyRule {
 		rule("get patch update", "core", "persistentvolumeclaims/status"),
 		rule(read, "storage.k8s.io", "csidrivers"),
 		rule("create delete get patch update", "storage.k8s.io", "csinodes"),
-		rule("get patch update", "storage.k8s.io", "csinodes/status"),
 		rule("create "+read, "certificates.k8s.io", "podcertificaterequests"),
 		rule(read, "node.k8s.io", "runtimeclasses"),
 		rule("get", "resource.k8s.io", "resourceclaims"),

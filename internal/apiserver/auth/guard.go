@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -42,86 +44,94 @@ func settled(context.Context, bool) {}
 // granted is what a role or binding hands out.
 type granted struct {
 	rules []rbacv1.PolicyRule
-	// same reports that an update leaves the rules (or reference and subjects) as they were.
-	same bool
+	// aggregates reports that rules of roles that nobody knows yet come with it.
+	aggregates bool
 	// verb on resource allows the write without holding the rules: escalate or bind.
 	verb, resource string
 	// name is the object the verb is needed for: the role itself or the bound role.
-	name, namespace string
+	name string
 }
+
+// everything is what an aggregated role may come to hold.
+var everything = []rbacv1.PolicyRule{rule("*", "*", "*"), paths("*", "*")}
 
 func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 	u, ok := apirequest.UserFrom(ctx)
 	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("no user on the request"))
 	}
-	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
-		return nil
-	}
-	g := r.granted(obj, old)
-	if g.same {
-		return nil
-	}
-	decision, _, err := r.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: g.verb, Namespace: g.namespace, APIGroup: rbacv1.GroupName,
-		APIVersion: rbacv1.SchemeGroupVersion.Version, Resource: g.resource, Name: g.name, ResourceRequest: true})
-	if err == nil && decision == authorizer.DecisionAllow {
-		return nil
-	}
-	covered, missing := validation.Covers(r.PolicyRules(u, g.namespace), g.rules)
-	if covered {
+	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) || old != nil && sameForUsers(obj, old) {
 		return nil
 	}
 	m := accessor(obj)
-	return apierrors.NewForbidden(rbacv1.Resource(resourceName(obj)), m.GetName(),
-		fmt.Errorf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), describe(missing)))
+	g, bound := grantedBy(obj, old)
+	if info, ok := apirequest.RequestInfoFrom(ctx); ok && bound == nil {
+		g.name = info.Name // none in a POST: a right to escalate one role does not make it
+	}
+	decision, _, err := r.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: g.verb, Namespace: m.GetNamespace(), APIGroup: rbacv1.GroupName,
+		APIVersion: "*", Resource: g.resource, Name: g.name, ResourceRequest: true})
+	if err == nil && decision == authorizer.DecisionAllow {
+		return nil
+	}
+	resource := rbacv1.Resource(resourceName(obj))
+	if bound != nil {
+		if g.rules, ok = r.roleRules(*bound, m.GetNamespace()); !ok {
+			return apierrors.NewNotFound(resource, bound.Name)
+		}
+	}
+	held, unknown := r.policyRules(u, m.GetNamespace())
+	if covered, missing := validation.Covers(held, g.rules); !covered {
+		return apierrors.NewForbidden(resource, m.GetName(), notHeld(u, missing, unknown, resource.String()))
+	}
+	if !g.aggregates {
+		return nil
+	}
+	if all, _ := validation.Covers(held, everything); !all {
+		return apierrors.NewForbidden(resource, m.GetName(), errors.New("must have cluster-admin privileges to use the aggregationRule"))
+	}
+	return nil
 }
 
-func (r *RBAC) granted(obj, old runtime.Object) granted {
+// sameForUsers reports whether obj differs from old at most in what the garbage
+// collector writes. Labels count: by them a role becomes part of others.
+func sameForUsers(obj, old runtime.Object) bool {
+	obj = obj.DeepCopyObject()
+	n, o := accessor(obj), accessor(old)
+	n.SetOwnerReferences(o.GetOwnerReferences())
+	n.SetFinalizers(o.GetFinalizers())
+	n.SetManagedFields(o.GetManagedFields())
+	return equality.Semantic.DeepEqual(obj, old)
+}
+
+// grantedBy returns what obj hands out; for a binding without the rules, which are
+// those of the role that it returns. old is what it was, or nil.
+func grantedBy(obj, old runtime.Object) (granted, *rbacv1.RoleRef) {
+	bind := func(ref *rbacv1.RoleRef) (granted, *rbacv1.RoleRef) {
+		g := granted{verb: "bind", resource: clusterRoles.Resource, name: ref.Name}
+		if ref.Kind == "Role" {
+			g.resource = roles.Resource
+		}
+		return g, ref
+	}
 	switch o := obj.(type) {
 	case *rbacv1.ClusterRole:
-		g := granted{rules: o.Rules, verb: "escalate", resource: clusterRoles.Resource, name: o.Name}
+		g := granted{rules: o.Rules, verb: "escalate", resource: clusterRoles.Resource, name: o.Name, aggregates: aggregates(o)}
 		if p, ok := old.(*rbacv1.ClusterRole); ok {
-			g.same = equality.Semantic.DeepEqual(o.Rules, p.Rules) && equality.Semantic.DeepEqual(o.AggregationRule, p.AggregationRule)
+			g.aggregates = g.aggregates || aggregates(p)
 		}
-		if o.AggregationRule != nil {
-			// Whatever roles match later becomes part of this one.
-			g.rules = []rbacv1.PolicyRule{rule("*", "*", "*"), paths("*", "*")}
-		}
-		return g
+		return g, nil
 	case *rbacv1.Role:
-		g := granted{rules: o.Rules, verb: "escalate", resource: roles.Resource, name: o.Name, namespace: o.Namespace}
-		if p, ok := old.(*rbacv1.Role); ok {
-			g.same = equality.Semantic.DeepEqual(o.Rules, p.Rules)
-		}
-		return g
+		return granted{rules: o.Rules, verb: "escalate", resource: roles.Resource, name: o.Name}, nil
 	case *rbacv1.ClusterRoleBinding:
-		g := r.bound(o.RoleRef, "")
-		if p, ok := old.(*rbacv1.ClusterRoleBinding); ok {
-			g.same = o.RoleRef == p.RoleRef && slices.Equal(o.Subjects, p.Subjects)
-		}
-		return g
+		return bind(&o.RoleRef)
 	case *rbacv1.RoleBinding:
-		g := r.bound(o.RoleRef, o.Namespace)
-		if p, ok := old.(*rbacv1.RoleBinding); ok {
-			g.same = o.RoleRef == p.RoleRef && slices.Equal(o.Subjects, p.Subjects)
-		}
-		return g
+		return bind(&o.RoleRef)
 	}
 	panic(fmt.Sprintf("auth: %T is not guarded", obj))
 }
 
-func (r *RBAC) bound(ref rbacv1.RoleRef, namespace string) granted {
-	g := granted{verb: "bind", resource: clusterRoles.Resource, name: ref.Name, namespace: namespace}
-	if ref.Kind == "Role" {
-		g.resource = roles.Resource
-	}
-	rules, ok := r.RoleRules(ref, namespace)
-	if !ok {
-		// Nobody can say what a role that does not exist yet will hold.
-		rules = []rbacv1.PolicyRule{rule("*", "*", "*")}
-	}
-	g.rules = rules
-	return g
+func aggregates(o *rbacv1.ClusterRole) bool {
+	return o.AggregationRule != nil && len(o.AggregationRule.ClusterRoleSelectors) > 0
 }
 
 func resourceName(obj runtime.Object) string {
@@ -136,21 +146,44 @@ func resourceName(obj runtime.Object) string {
 	return roleBindings.Resource
 }
 
-func describe(rules []rbacv1.PolicyRule) string {
-	var out strings.Builder
+// notHeld says which rules a user tried to hand out without holding them: those that
+// differ in their verbs only in one line, all sorted.
+func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, resource string) error {
+	var lines []string
+	verbs := map[string][]string{}
 	for _, p := range rules {
-		out.WriteString("{")
-		sep := ""
-		for _, f := range []struct {
-			name   string
-			values []string
-		}{{"APIGroups", p.APIGroups}, {"Resources", p.Resources}, {"ResourceNames", p.ResourceNames}, {"NonResourceURLs", p.NonResourceURLs}, {"Verbs", p.Verbs}} {
-			if len(f.values) > 0 {
-				fmt.Fprintf(&out, "%s%s:%q", sep, f.name, f.values)
-				sep = ", "
-			}
+		line := describe(p)
+		if len(p.NonResourceURLs) > 0 {
+			lines = append(lines, fmt.Sprintf("{%s, Verbs:%q}", line, p.Verbs))
+			continue
 		}
-		out.WriteString("}\n")
+		verbs[line] = append(verbs[line], p.Verbs...)
 	}
-	return out.String()
+	for line, v := range verbs {
+		lines = append(lines, fmt.Sprintf("{%s, Verbs:%q}", line, v))
+	}
+	slices.Sort(lines)
+	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(slices.Compact(lines), "\n"))
+	if len(unknown) > 0 {
+		var errs []error
+		for _, m := range unknown {
+			errs = append(errs, fmt.Errorf("%s %q not found", resource, m.name))
+		}
+		msg += fmt.Sprintf("; resolution errors: %v", []error{utilerrors.NewAggregate(errs)})
+	}
+	return errors.New(msg)
+}
+
+// describe says what a rule covers, without its verbs.
+func describe(p rbacv1.PolicyRule) string {
+	var out []string
+	for _, f := range []struct {
+		name   string
+		values []string
+	}{{"APIGroups", p.APIGroups}, {"Resources", p.Resources}, {"NonResourceURLs", p.NonResourceURLs}, {"ResourceNames", p.ResourceNames}} {
+		if len(f.values) > 0 {
+			out = append(out, fmt.Sprintf("%s:%q", f.name, f.values))
+		}
+	}
+	return strings.Join(out, ", ")
 }

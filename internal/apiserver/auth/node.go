@@ -115,6 +115,8 @@ func (n *Node) Authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 		refused = noRelation(node)
 	case refused == "":
 		return authorizer.DecisionAllow, "", nil
+	case refused == refusal:
+		refused = ""
 	}
 	return authorizer.DecisionNoOpinion, refused, nil
 }
@@ -134,25 +136,45 @@ func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes)
 	if a.IsResourceRequest() {
 		switch gr := (schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}); gr {
 		case corev1.Resource("secrets"):
-			return n.read(ctx, node, nodegraph.Secret, a, "get", "list", "watch")
+			return n.read(ctx, node, nodegraph.Secret, a)
 		case corev1.Resource("configmaps"):
-			return n.read(ctx, node, nodegraph.ConfigMap, a, "get", "list", "watch")
+			return n.read(ctx, node, nodegraph.ConfigMap, a)
 		case corev1.Resource("persistentvolumeclaims"):
 			if a.GetSubresource() == "status" {
-				return n.use(ctx, node, nodegraph.VolumeClaim, a, "status", "update", "patch")
+				if !verbIn(a, "update", "patch") {
+					return "can only get/update/patch this type", nil
+				}
+				return n.related(ctx, node, nodegraph.VolumeClaim, a)
 			}
-			return n.read(ctx, node, nodegraph.VolumeClaim, a, "get")
+			if refused := onlyGet(a); refused != "" {
+				return refused, nil
+			}
+			return n.related(ctx, node, nodegraph.VolumeClaim, a)
 		case resourcev1.Resource("resourceclaims"):
-			return n.read(ctx, node, nodegraph.ResourceClaim, a, "get")
-		case corev1.Resource("serviceaccounts"):
-			if a.GetSubresource() == "token" {
-				return n.use(ctx, node, nodegraph.ServiceAccount, a, "token", "create")
+			if refused := onlyGet(a); refused != "" {
+				return refused, nil
 			}
-			return n.read(ctx, node, nodegraph.ServiceAccount, a, "get")
+			return n.related(ctx, node, nodegraph.ResourceClaim, a)
+		case corev1.Resource("serviceaccounts"):
+			switch {
+			case verbIn(a, "get") && a.GetSubresource() == "":
+				return n.read(ctx, node, nodegraph.ServiceAccount, a)
+			case !verbIn(a, "create") || a.GetName() == "":
+				return "can only create tokens for individual service accounts", nil
+			case a.GetSubresource() != "token":
+				return "can only create token subresource of serviceaccount", nil
+			}
+			return n.related(ctx, node, nodegraph.ServiceAccount, a)
 		case volumeResource:
-			return n.own(ctx, node, a, n.leadsToVolume, "get")
+			if refused := onlyGet(a); refused != "" {
+				return refused, nil
+			}
+			return n.own(ctx, node, a, n.leadsToVolume)
 		case attachmentResource:
-			return n.own(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }), "get")
+			if refused := onlyGet(a); refused != "" {
+				return refused, nil
+			}
+			return n.own(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }))
 		case podCertResource:
 			return n.podCertificate(ctx, node, a)
 		case sliceResource:
@@ -162,49 +184,67 @@ func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes)
 		case corev1.Resource("nodes"):
 			return nodeObject(node, a), nil
 		case coordinationv1.Resource("leases"):
-			if a.GetNamespace() != corev1.NamespaceNodeLease {
+			if verbIn(a, namedVerbs...) && a.GetNamespace() != corev1.NamespaceNodeLease {
 				return fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease), nil
 			}
-			return named(node, a, "", "get", "update", "patch", "delete"), nil
+			return named(node, a, "node lease"), nil
 		case storagev1.Resource("csinodes"):
-			if a.GetSubresource() == "status" {
-				return named(node, a, "status", "get", "update", "patch"), nil
+			switch a.GetSubresource() {
+			case "":
+				return named(node, a, "CSINode"), nil
+			case "status":
+				return "CSINode status access requires CSIVolumeHealth feature", nil
 			}
-			return named(node, a, "", "get", "update", "patch", "delete"), nil
+			return "cannot authorize CSINode subresources", nil
 		}
 	}
 	if slices.ContainsFunc(n.static, func(r rbacv1.PolicyRule) bool { return allows(&r, a) }) {
 		return "", nil
 	}
-	return "not a right of nodes", nil
+	return refusal, nil
+}
+
+// refusal is the reason where there is nothing to explain: what nodes never may.
+const refusal = "-"
+
+func verbIn(a authorizer.Attributes, verbs ...string) bool {
+	return slices.Contains(verbs, a.GetVerb())
 }
 
 func noRelation(node string) string {
 	return fmt.Sprintf("no relationship found between node '%s' and this object", node)
 }
 
-func notAmong(a authorizer.Attributes, sub string, verbs []string) string {
+// onlyGet refuses everything but the read of one object.
+func onlyGet(a authorizer.Attributes) string {
 	switch {
-	case a.GetSubresource() != sub:
-		return fmt.Sprintf("nodes may not use subresource %q of %s", a.GetSubresource(), a.GetResource())
-	case !slices.Contains(verbs, a.GetVerb()):
-		return fmt.Sprintf("nodes can only %s these objects", strings.Join(verbs, ", "))
+	case !verbIn(a, "get"):
+		return "can only get individual resources of this type"
+	case a.GetSubresource() != "":
+		return "cannot get subresource"
 	}
 	return ""
 }
 
-// read allows verbs on one object that a pod of the node refers to. A list or
+const unnamed = "No Object name found"
+
+// read allows reads of one object that a pod of the node refers to. A list or
 // watch has a name if its field selector is metadata.name.
-func (n *Node) read(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes, verbs ...string) (string, error) {
-	return n.use(ctx, node, kind, a, "", verbs...)
+func (n *Node) read(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes) (string, error) {
+	switch {
+	case !verbIn(a, "get", "list", "watch"):
+		return "can only read resources of this type", nil
+	case a.GetSubresource() != "":
+		return "cannot read subresource", nil
+	case a.GetNamespace() == "":
+		return "can only read namespaced object of this type", nil
+	}
+	return n.related(ctx, node, kind, a)
 }
 
-func (n *Node) use(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes, sub string, verbs ...string) (string, error) {
-	if refused := notAmong(a, sub, verbs); refused != "" {
-		return refused, nil
-	}
-	if a.GetName() == "" || a.GetNamespace() == "" {
-		return "nodes can only access single objects in a namespace", nil
+func (n *Node) related(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes) (string, error) {
+	if a.GetName() == "" {
+		return unnamed, nil
 	}
 	r := nodegraph.Ref{Kind: kind, Namespace: a.GetNamespace(), Name: a.GetName()}
 	ok, err := n.leads(ctx, node, r)
@@ -297,13 +337,10 @@ func isOf[T runtime.Object](name func(T) string) relation {
 	}
 }
 
-// own allows verbs on one object by what is stored of it.
-func (n *Node) own(ctx context.Context, node string, a authorizer.Attributes, belongs relation, verbs ...string) (string, error) {
-	if refused := notAmong(a, "", verbs); refused != "" {
-		return refused, nil
-	}
+// own decides by what is stored of an object.
+func (n *Node) own(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string, error) {
 	if a.GetName() == "" {
-		return "nodes can only access single objects of this type", nil
+		return unnamed, nil
 	}
 	o, err := n.objects.Get(ctx, schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}, a.GetNamespace(), a.GetName())
 	if err != nil {
@@ -328,93 +365,92 @@ func selects(a authorizer.Attributes, field, node string) bool {
 }
 
 func (n *Node) pod(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
-	verb := a.GetVerb()
-	switch a.GetSubresource() {
-	case "":
-		switch verb {
-		case "create", "delete": // of mirror pods, and of pods that are gone: NodeRestriction looks
+	switch a.GetSubresource() + "." + a.GetVerb() {
+	case ".create", ".delete", "status.update", "status.patch", "eviction.create":
+		return "", nil // mirror pods and pods that are gone, pods of the node: NodeRestriction looks
+	case ".list", ".watch":
+		if selects(a, "spec.nodeName", node) {
 			return "", nil
-		case "list", "watch":
-			if selects(a, "spec.nodeName", node) {
-				return "", nil
-			}
-			if a.GetName() == "" {
-				return "can only list/watch pods with spec.nodeName field selector", nil
-			}
 		}
-		return n.own(ctx, node, a, isOf(func(p *corev1.Pod) string { return p.Spec.NodeName }), "get", "list", "watch")
-	case "status":
-		return notAmong(a, "status", []string{"update", "patch"}), nil
-	case "eviction":
-		return notAmong(a, "eviction", []string{"create"}), nil
+		if a.GetName() == "" {
+			return "can only list/watch pods with spec.nodeName field selector", nil
+		}
+	case ".get":
+	default:
+		return refusal, nil
 	}
-	return notAmong(a, "", nil), nil
+	return n.own(ctx, node, a, isOf(func(p *corev1.Pod) string { return p.Spec.NodeName }))
 }
 
 func (n *Node) slice(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	if a.GetSubresource() != "" {
+		return "cannot authorize ResourceSlice subresources", nil
+	}
 	switch a.GetVerb() {
 	case "create":
-		return notAmong(a, "", []string{"create"}), nil
+		return "", nil
 	case "list", "watch", "deletecollection":
-		if a.GetSubresource() == "" && selects(a, resourcev1.ResourceSliceSelectorNodeName, node) {
+		if selects(a, resourcev1.ResourceSliceSelectorNodeName, node) {
 			return "", nil
 		}
 		return "can only list/watch/deletecollection resourceslices with nodeName field selector", nil
+	case "get", "update", "patch", "delete":
+		return n.own(ctx, node, a, isOf(func(s *resourcev1.ResourceSlice) string {
+			if s.Spec.NodeName == nil {
+				return ""
+			}
+			return *s.Spec.NodeName
+		}))
 	}
-	return n.own(ctx, node, a, isOf(func(s *resourcev1.ResourceSlice) string {
-		if s.Spec.NodeName == nil {
-			return ""
-		}
-		return *s.Spec.NodeName
-	}), "get", "update", "patch", "delete")
+	return "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection", nil
 }
 
 func (n *Node) podCertificate(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
+	if a.GetSubresource() != "" {
+		return "nodes may not access the status subresource of PodCertificateRequests", nil
+	}
 	switch a.GetVerb() {
 	case "create":
-		return notAmong(a, "", []string{"create"}), nil
+		return "", nil
 	case "list", "watch":
-		if a.GetSubresource() == "" && selects(a, "spec.nodeName", node) {
+		if selects(a, "spec.nodeName", node) {
 			return "", nil
 		}
 		return "can only list/watch podcertificaterequests with nodeName field selector", nil
+	case "get":
+		return n.own(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
 	}
-	return n.own(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }), "get")
+	return fmt.Sprintf("nodes may not %s podcertificaterequests", a.GetVerb()), nil
 }
 
 // nodeObject: a node reads its own Node, which need not exist yet. Whose Node is
 // written is for NodeRestriction.
 func nodeObject(node string, a authorizer.Attributes) string {
-	switch a.GetSubresource() {
-	case "":
-		switch a.GetVerb() {
-		case "create", "update", "patch":
-			return ""
-		}
-		if refused := notAmong(a, "", []string{"create", "update", "patch", "get", "list", "watch"}); refused != "" {
-			return refused
-		}
-		if a.GetName() != node {
-			return fmt.Sprintf("node '%s' can only read its own Node object", node)
-		}
+	switch a.GetSubresource() + "." + a.GetVerb() {
+	case ".create", ".update", ".patch", "status.update", "status.patch":
 		return ""
-	case "status":
-		return notAmong(a, "status", []string{"update", "patch"})
+	case ".get", ".list", ".watch":
+		switch a.GetName() {
+		case node:
+			return ""
+		case "":
+			return fmt.Sprintf("node '%s' cannot read all nodes, only its own Node object", node)
+		}
+		return fmt.Sprintf("node '%s' cannot read '%s', only its own Node object", node, a.GetName())
 	}
-	return notAmong(a, "", nil)
+	return refusal
 }
 
-// named allows verbs on the object with the name of the node, and its creation:
-// what is created has no name yet here, NodeRestriction looks at it.
-func named(node string, a authorizer.Attributes, sub string, verbs ...string) string {
-	if sub == "" && a.GetSubresource() == "" && a.GetVerb() == "create" {
-		return ""
-	}
-	if refused := notAmong(a, sub, verbs); refused != "" {
-		return refused
-	}
-	if a.GetName() != node {
-		return fmt.Sprintf("can only access %s with the same name as the requesting node", a.GetResource())
+var namedVerbs = []string{"get", "create", "update", "patch", "delete"}
+
+// named allows what has the name of the node, and its creation: what is created has
+// no name yet here, NodeRestriction looks at it.
+func named(node string, a authorizer.Attributes, what string) string {
+	switch {
+	case !verbIn(a, namedVerbs...):
+		return fmt.Sprintf("can only get, create, update, patch, or delete a %s", what)
+	case !verbIn(a, "create") && a.GetName() != node:
+		return fmt.Sprintf("can only access %s with the same name as the requesting node", what)
 	}
 	return ""
 }

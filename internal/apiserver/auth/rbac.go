@@ -51,6 +51,7 @@ type grant struct {
 	binding   string // "ClusterRoleBinding \"x\"" for the reason
 	role      roleKey
 	roleKind  string
+	to        string // "User \"x\"", the subject for the reason
 }
 
 // The four kinds.
@@ -155,8 +156,7 @@ func (r *RBAC) add(o runtime.Object) {
 		r.rules[k] = rules
 		return
 	}
-	subjects, g := grantOf(o)
-	for _, s := range subjects {
+	for s, g := range grantsOf(o) {
 		r.bySubject[s] = append(r.bySubject[s], g)
 	}
 }
@@ -166,8 +166,7 @@ func (r *RBAC) remove(o runtime.Object) {
 		delete(r.rules, k)
 		return
 	}
-	subjects, g := grantOf(o)
-	for _, s := range subjects {
+	for s, g := range grantsOf(o) {
 		r.bySubject[s] = slices.DeleteFunc(r.bySubject[s], func(other grant) bool { return other == g })
 		if len(r.bySubject[s]) == 0 {
 			delete(r.bySubject, s)
@@ -186,8 +185,8 @@ func roleOf(o runtime.Object) (roleKey, []rbacv1.PolicyRule, bool) {
 	return roleKey{}, nil, false
 }
 
-// grantOf returns what a binding gives and to whom.
-func grantOf(o runtime.Object) ([]subject, grant) {
+// grantsOf returns what a binding gives, by whom it gives it to.
+func grantsOf(o runtime.Object) map[subject]grant {
 	switch b := o.(type) {
 	case *rbacv1.ClusterRoleBinding:
 		return given(b.Subjects, "", b.RoleRef, fmt.Sprintf("ClusterRoleBinding %q", b.Name))
@@ -197,57 +196,81 @@ func grantOf(o runtime.Object) ([]subject, grant) {
 	panic(fmt.Sprintf("auth: %T is no binding", o))
 }
 
-func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) ([]subject, grant) {
+func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) map[subject]grant {
 	g := grant{namespace: namespace, binding: binding, roleKind: ref.Kind, role: roleKey{name: ref.Name}}
 	if ref.Kind == "Role" {
 		g.role.namespace = namespace
 	}
-	subjects := make([]subject, len(to))
-	for i, s := range to {
-		subjects[i] = subject{s.Kind, s.Name}
+	grants := make(map[subject]grant, len(to))
+	for _, s := range to {
+		of := subject{s.Kind, s.Name}
+		g.to = fmt.Sprintf("%s %q", s.Kind, s.Name)
 		if s.Kind == rbacv1.ServiceAccountKind {
 			ns := s.Namespace
 			if ns == "" {
 				ns = namespace
 			}
-			subjects[i] = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
+			of = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
+			g.to = fmt.Sprintf("%s %q", s.Kind, s.Name+"/"+ns)
+		}
+		if _, twice := grants[of]; !twice {
+			grants[of] = g
 		}
 	}
-	return subjects, g
+	return grants
 }
 
-// visit calls fn for each rule that holds for u in namespace and everywhere, until
-// it returns false, and collects roles that are bound but missing.
-func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, s subject, rule *rbacv1.PolicyRule) bool) error {
+// visit calls fn for each rule that holds for u in namespace and everywhere, those
+// that hold everywhere first, until it returns false, and returns the roles that are
+// bound but missing. A binding that names u more than once may be visited as often.
+func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, rule *rbacv1.PolicyRule) bool) []missingRole {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var missing []error
-	each := func(s subject) bool {
+	var missing []missingRole
+	each := func(s subject, namespace string) bool {
 		for _, g := range r.bySubject[s] {
-			if g.namespace != "" && g.namespace != namespace {
+			if g.namespace != namespace {
 				continue
 			}
 			rules, ok := r.rules[g.role]
-			if !ok {
-				missing = append(missing, fmt.Errorf("%s.rbac.authorization.k8s.io %q not found", strings.ToLower(g.roleKind), g.role.name))
+			if m := (missingRole{g.roleKind, g.role.name}); !ok && !slices.Contains(missing, m) {
+				missing = append(missing, m)
 			}
 			for i := range rules {
-				if !fn(g, s, &rules[i]) {
+				if !fn(g, &rules[i]) {
 					return false
 				}
 			}
 		}
 		return true
 	}
-	if !each(subject{rbacv1.UserKind, u.GetName()}) {
-		return nil
+	places := []string{"", namespace}
+	if namespace == "" {
+		places = places[:1]
 	}
-	for _, g := range u.GetGroups() {
-		if !each(subject{rbacv1.GroupKind, g}) {
+	for _, place := range places {
+		if !each(subject{rbacv1.UserKind, u.GetName()}, place) {
 			return nil
 		}
+		for _, g := range u.GetGroups() {
+			if !each(subject{rbacv1.GroupKind, g}, place) {
+				return nil
+			}
+		}
 	}
-	return utilerrors.NewAggregate(missing)
+	return missing
+}
+
+// missingRole is a role that is bound and does not exist.
+type missingRole struct{ kind, name string }
+
+// missingError says which roles are missing, as upstream does; nil when none is.
+func missingError(missing []missingRole) error {
+	var errs []error
+	for _, m := range missing {
+		errs = append(errs, fmt.Errorf("%s.rbac.authorization.k8s.io %q not found", strings.ToLower(m.kind), m.name))
+	}
+	return utilerrors.NewAggregate(errs)
 }
 
 // Authorize implements authorizer.Authorizer.
@@ -260,17 +283,17 @@ func (r *RBAC) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 		return authorizer.DecisionAllow, "", nil
 	}
 	reason := ""
-	err := r.visit(u, a.GetNamespace(), func(g grant, s subject, rule *rbacv1.PolicyRule) bool {
+	missing := r.visit(u, a.GetNamespace(), func(g grant, rule *rbacv1.PolicyRule) bool {
 		if !allows(rule, a) {
 			return true
 		}
-		reason = fmt.Sprintf("RBAC: allowed by %s of %s %q to %s %q", g.binding, g.roleKind, g.role.name, s.kind, s.name)
+		reason = fmt.Sprintf("RBAC: allowed by %s of %s %q to %s", g.binding, g.roleKind, g.role.name, g.to)
 		return false
 	})
 	if reason != "" {
 		return authorizer.DecisionAllow, reason, nil
 	}
-	if err != nil {
+	if err := missingError(missing); err != nil {
 		reason = "RBAC: " + err.Error()
 	}
 	return authorizer.DecisionNoOpinion, reason, nil
@@ -290,11 +313,8 @@ func (r *RBAC) EvaluateConditions(context.Context, authorizer.ConditionsAwareDec
 func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	var res []authorizer.ResourceRuleInfo
 	var non []authorizer.NonResourceRuleInfo
-	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
-		res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
-		non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
-	}
-	for _, p := range r.PolicyRules(u, namespace) {
+	rules, missing := r.policyRules(u, namespace)
+	for _, p := range rules {
 		if len(p.Resources) > 0 {
 			res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: p.Verbs, APIGroups: p.APIGroups, Resources: p.Resources, ResourceNames: p.ResourceNames})
 		}
@@ -302,21 +322,27 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]aut
 			non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: p.Verbs, NonResourceURLs: p.NonResourceURLs})
 		}
 	}
-	return res, non, false, nil
+	return res, non, false, missingError(missing)
 }
 
-// PolicyRules returns all rules that hold for u in namespace.
-func (r *RBAC) PolicyRules(u user.Info, namespace string) []rbacv1.PolicyRule {
+// policyRules returns all rules that hold for u in namespace, each binding's once,
+// and the roles that are bound but missing, which grant nothing.
+func (r *RBAC) policyRules(u user.Info, namespace string) ([]rbacv1.PolicyRule, []missingRole) {
 	var out []rbacv1.PolicyRule
-	_ = r.visit(u, namespace, func(_ grant, _ subject, rule *rbacv1.PolicyRule) bool { // a missing role grants nothing
+	by := map[string]string{} // the subject by which a binding counts
+	missing := r.visit(u, namespace, func(g grant, rule *rbacv1.PolicyRule) bool {
+		if to, ok := by[g.binding]; ok && to != g.to {
+			return true
+		}
+		by[g.binding] = g.to
 		out = append(out, *rule)
 		return true
 	})
-	return out
+	return out, missing
 }
 
-// RoleRules returns the rules of the role a binding in namespace refers to.
-func (r *RBAC) RoleRules(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, bool) {
+// roleRules returns the rules of the role a binding in namespace refers to.
+func (r *RBAC) roleRules(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, bool) {
 	k := roleKey{name: ref.Name}
 	if ref.Kind == "Role" {
 		k.namespace = namespace

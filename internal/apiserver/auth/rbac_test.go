@@ -121,7 +121,7 @@ func TestBindingScope(t *testing.T) {
 		{"u", "core/secrets", "c/s", false, ""},
 		{"u", "core/secrets", "b/s", false, `RBAC: role.rbac.authorization.k8s.io "gone" not found`},
 		// A service account without a namespace is the binding's.
-		{"system:serviceaccount:a:sa", "core/pods", "a/p", true, `RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to User "system:serviceaccount:a:sa"`},
+		{"system:serviceaccount:a:sa", "core/pods", "a/p", true, `RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to ServiceAccount "sa/a"`},
 		{"system:serviceaccount:a:sa", "core/pods", "b/p", false, ""},
 	} {
 		a := ask("get", tc.what, tc.where)
@@ -140,12 +140,12 @@ func TestReplaceKeepsUnstored(t *testing.T) {
 	stored.ResourceVersion = "5"
 	r.replace(clusterRoles, map[string]runtime.Object{key(stored): stored})
 	for _, name := range []string{"builtin", "stored"} {
-		if _, ok := r.RoleRules(rbacv1.RoleRef{Kind: "ClusterRole", Name: name}, ""); !ok {
+		if _, ok := r.roleRules(rbacv1.RoleRef{Kind: "ClusterRole", Name: name}, ""); !ok {
 			t.Errorf("%s is gone", name)
 		}
 	}
 	r.replace(clusterRoles, map[string]runtime.Object{})
-	if _, ok := r.RoleRules(rbacv1.RoleRef{Kind: "ClusterRole", Name: "stored"}, ""); ok {
+	if _, ok := r.roleRules(rbacv1.RoleRef{Kind: "ClusterRole", Name: "stored"}, ""); ok {
 		t.Error("a deleted role is still there")
 	}
 }

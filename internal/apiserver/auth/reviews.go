@@ -3,7 +3,6 @@ package auth
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -72,6 +71,10 @@ func (r *review) NamespaceScoped() bool   { return r.namespaced }
 func (r *review) GetSingularName() string { return r.singular }
 
 func (r *review) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	if errs := validateReview(obj); len(errs) > 0 {
+		// Like upstream's, the answer names the group alone: a review has no name.
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: r.kind.Group}, "", errs)
+	}
 	if validate != nil {
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
 			return nil, err
@@ -97,66 +100,43 @@ func (r reviewer) selfAccess(ctx context.Context, obj runtime.Object) error {
 	if !ok {
 		return errNoUser
 	}
-	var err error
-	s.Status, err = r.decide(ctx, u, s.Spec.ResourceAttributes, s.Spec.NonResourceAttributes)
-	return err
+	s.Status = r.decide(ctx, u, s.Spec.ResourceAttributes, s.Spec.NonResourceAttributes)
+	return nil
 }
 
 func (r reviewer) access(ctx context.Context, obj runtime.Object) error {
 	s := obj.(*authorizationv1.SubjectAccessReview)
-	u, err := subjectOf(s.Spec)
-	if err != nil {
-		return err
-	}
-	s.Status, err = r.decide(ctx, u, s.Spec.ResourceAttributes, s.Spec.NonResourceAttributes)
-	return err
+	s.Status = r.decide(ctx, subjectOf(s.Spec), s.Spec.ResourceAttributes, s.Spec.NonResourceAttributes)
+	return nil
 }
 
 func (r reviewer) localAccess(ctx context.Context, obj runtime.Object) error {
 	s := obj.(*authorizationv1.LocalSubjectAccessReview)
-	u, err := subjectOf(s.Spec)
-	if err != nil {
-		return err
-	}
-	namespace := apirequest.NamespaceValue(ctx)
-	switch {
-	case s.Spec.ResourceAttributes == nil:
-		return apierrors.NewBadRequest("spec.resourceAttributes must be specified")
-	case s.Spec.ResourceAttributes.Namespace != namespace:
-		return apierrors.NewBadRequest(fmt.Sprintf("spec.resourceAttributes.namespace must match namespace: %v", namespace))
-	}
-	s.Status, err = r.decide(ctx, u, s.Spec.ResourceAttributes, s.Spec.NonResourceAttributes)
-	return err
+	s.Status = r.decide(ctx, subjectOf(s.Spec), s.Spec.ResourceAttributes, nil)
+	return nil
 }
 
-func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) (user.Info, error) {
-	if spec.User == "" && len(spec.Groups) == 0 {
-		return nil, apierrors.NewBadRequest("at least one of user or group must be specified")
-	}
+func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) user.Info {
 	extra := map[string][]string{}
 	for k, v := range spec.Extra {
 		extra[k] = v
 	}
-	return &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID, Extra: extra}, nil
+	return &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID, Extra: extra}
 }
 
-func (r reviewer) decide(ctx context.Context, u user.Info, res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes) (authorizationv1.SubjectAccessReviewStatus, error) {
+// decide answers whether u may do what either res or non say.
+func (r reviewer) decide(ctx context.Context, u user.Info, res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
 	a := authorizer.AttributesRecord{User: u}
-	switch {
-	case (res == nil) == (non == nil):
-		return authorizationv1.SubjectAccessReviewStatus{}, apierrors.NewBadRequest("exactly one of nonResourceAttributes or resourceAttributes must be specified")
-	case res != nil:
-		a.ResourceRequest, a.Verb, a.Namespace, a.APIGroup, a.APIVersion, a.Resource, a.Subresource, a.Name =
-			true, res.Verb, res.Namespace, res.Group, res.Version, res.Resource, res.Subresource, res.Name
-	default:
+	if res != nil {
+		a = resourceAttributes(u, res)
+	} else {
 		a.Verb, a.Path = non.Verb, non.Path
 	}
 	decision, reason, err := r.authz.Authorize(ctx, a)
-	st := authorizationv1.SubjectAccessReviewStatus{Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny, Reason: reason}
-	if err != nil {
-		st.EvaluationError = err.Error()
+	return authorizationv1.SubjectAccessReviewStatus{
+		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny,
+		Reason: reason, EvaluationError: evaluationError(a, err),
 	}
-	return st, nil
 }
 
 func (r reviewer) rules(ctx context.Context, obj runtime.Object) error {
@@ -169,6 +149,7 @@ func (r reviewer) rules(ctx context.Context, obj runtime.Object) error {
 		return apierrors.NewBadRequest("no namespace on request")
 	}
 	res, non, incomplete, err := r.resolver.RulesFor(ctx, u, s.Spec.Namespace)
+	s.ObjectMeta, s.Spec = metav1.ObjectMeta{}, authorizationv1.SelfSubjectRulesReviewSpec{} // only the answer goes back
 	s.Status = authorizationv1.SubjectRulesReviewStatus{Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
 	for _, p := range res {
 		s.Status.ResourceRules = append(s.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: p.GetVerbs(), APIGroups: p.GetAPIGroups(), Resources: p.GetResources(), ResourceNames: p.GetResourceNames()})
@@ -188,7 +169,7 @@ func (r reviewer) self(ctx context.Context, obj runtime.Object) error {
 	if !ok {
 		return errNoUser
 	}
-	s.CreationTimestamp = metav1.Now()
+	s.ObjectMeta = metav1.ObjectMeta{CreationTimestamp: metav1.Now()}
 	s.Status.UserInfo = userInfo(u)
 	return nil
 }

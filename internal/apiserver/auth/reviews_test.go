@@ -7,6 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -50,5 +53,51 @@ func TestTokenReview(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// Questions about access that make no sense are refused, and what can't be
+// understood of a selector is said; the answers are upstream's.
+func TestAccessReview(t *testing.T) {
+	r := NewRBAC(Policy{})
+	create := func(kind string, obj runtime.Object) (runtime.Object, error) {
+		return Reviews(r, r, nil)[authorizationv1.SchemeGroupVersion][kind].(rest.Creater).Create(t.Context(), obj, nil, nil)
+	}
+	path := &authorizationv1.NonResourceAttributes{Path: "/", Verb: "get"}
+	fieldSelector := func(s authorizationv1.FieldSelectorAttributes) *authorizationv1.ResourceAttributes {
+		return &authorizationv1.ResourceAttributes{FieldSelector: &s}
+	}
+	labelSelector := func(s authorizationv1.LabelSelectorAttributes) *authorizationv1.ResourceAttributes {
+		return &authorizationv1.ResourceAttributes{LabelSelector: &s}
+	}
+	for _, c := range []struct {
+		spec              authorizationv1.SubjectAccessReviewSpec
+		refused, confused string
+	}{
+		{authorizationv1.SubjectAccessReviewSpec{User: "u"}, `spec: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`, ""},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", NonResourceAttributes: path, ResourceAttributes: &authorizationv1.ResourceAttributes{}},
+			`spec: Invalid value: {"Path":"/","Verb":"get"}: exactly one of nonResourceAttributes or resourceAttributes must be specified`, ""},
+		{authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: path}, `spec.user: Invalid value: "": at least one of user or group must be specified`, ""},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: fieldSelector(authorizationv1.FieldSelectorAttributes{})},
+			`spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required`, ""},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: fieldSelector(authorizationv1.FieldSelectorAttributes{RawSelector: "a", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "In", Values: []string{"b"}}}})},
+			`spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements`, ""},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: labelSelector(authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}})},
+			"spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'", ""},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: labelSelector(authorizationv1.LabelSelectorAttributes{RawSelector: "((("})},
+			"", "spec.resourceAttributes.labelSelector ignored due to parse error"},
+		{authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: fieldSelector(authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "In", Values: []string{"b"}}, {Key: "a", Operator: "Near", Values: []string{"b"}}}})},
+			"", "spec.resourceAttributes.fieldSelector partially ignored due to parse error"},
+	} {
+		got, err := create("subjectaccessreviews", &authorizationv1.SubjectAccessReview{Spec: c.spec})
+		if c.refused != "" {
+			if want := `.authorization.k8s.io "" is invalid: ` + c.refused; err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+			continue
+		}
+		if err != nil || got.(*authorizationv1.SubjectAccessReview).Status.EvaluationError != c.confused {
+			t.Errorf("%v, %v, want %q", got, err, c.confused)
+		}
 	}
 }
