@@ -56,10 +56,12 @@ func TestServeUntilKilled(t *testing.T) {
 	t.Fatal(s.Run(t.Context()))
 }
 
-// write is one acknowledged write: what was stored under which version.
+// write is one acknowledged write: what was stored under which version, or that it was deleted.
 type write struct {
 	value   int
 	version uint64
+	gone    bool // deleted after value
+	going   bool // a deletion was sent, and its fate is open
 }
 
 // ledger is what clients were told, and what a watch told them.
@@ -73,8 +75,13 @@ type ledger struct {
 func (l *ledger) put(name string, w write) {
 	l.mu.Lock()
 	l.stored[name] = w
-	l.versions[w.version] = name
+	if w.version > 0 {
+		l.versions[w.version] = name
+	}
 	l.mu.Unlock()
+	if w.going {
+		return
+	}
 	select {
 	case l.arrived <- struct{}{}:
 	default:
@@ -104,6 +111,17 @@ func TestKilledWhileWriting(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, uint64(times)))
 	for range times {
 		stop := serveUntilKilled(t, dir, address)
+		// Neither the caches nor the store may begin with less than was acknowledged.
+		for _, opts := range []metav1.ListOptions{{ResourceVersion: "0"}, {}} {
+			list, err := configs.List(t.Context(), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, newest := version(t, list.ResourceVersion), slices.Max(append(slices.Collect(maps.Keys(l.versions)), 0)); v < newest {
+				t.Errorf("a list of version %q after a restart shows version %d, but %d was acknowledged", opts.ResourceVersion, v, newest)
+			}
+			l.check(t, list.Items)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i := range writers {
@@ -128,7 +146,10 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 	l.check(t, list.Items)
 	w.check(t, l, list.Items)
-	t.Logf("%d kills, %d acknowledged writes, %d events, %d lists anew", times, len(l.versions), len(w.seen), w.lists)
+	t.Logf("%d kills, %d acknowledged writes, %d events, %d of them deletions, %d lists anew", times, len(l.versions), len(w.seen), w.deleted, w.lists)
+	if w.deleted == 0 {
+		t.Error("nothing was deleted")
+	}
 }
 
 func (l *ledger) check(t *testing.T, items []corev1.ConfigMap) {
@@ -139,8 +160,12 @@ func (l *ledger) check(t *testing.T, items []corev1.ConfigMap) {
 	}
 	for name, want := range l.stored {
 		// A later write may be stored though nobody was told.
-		if got, ok := found[name]; !ok || got < want.value {
+		got, ok := found[name]
+		switch {
+		case !ok && !want.gone && !want.going, ok && got < want.value:
 			t.Errorf("%s: stored %d (there: %v), but %d was acknowledged", name, got, ok, want.value)
+		case ok && want.gone && got <= want.value:
+			t.Errorf("%s: stored %d, but its deletion was acknowledged", name, got)
 		}
 	}
 }
@@ -173,13 +198,24 @@ func serveUntilKilled(t *testing.T, dir, address string) (kill func()) {
 	})
 }
 
-// writeUntil creates and updates objects of its own until ctx ends or the server is gone.
+// writeUntil creates, updates and deletes objects of its own until ctx ends or the server is gone.
 func writeUntil(ctx context.Context, configs clientcorev1.ConfigMapInterface, l *ledger, writer int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("w%d-%d", writer, n%7)
 		l.mu.Lock()
-		value := l.stored[name].value + 1
+		was := l.stored[name]
+		value := was.value + 1
 		l.mu.Unlock()
+		if n%5 == 4 && was.value > 0 && !was.gone {
+			was.going = true
+			l.put(name, was)
+			err := configs.Delete(ctx, name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return // killed
+			}
+			l.put(name, write{value: was.value, gone: true})
+			continue
+		}
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"n": strconv.Itoa(value)}}
 		got, err := configs.Update(ctx, m, metav1.UpdateOptions{})
 		if apierrors.IsNotFound(err) {
@@ -203,6 +239,8 @@ type follower struct {
 	spans [][2]uint64       // versions after the first up to the second were watched
 	view  map[string]string // the objects as a client that follows them holds them
 	lists int
+	// deleted counts the deletions that were heard of.
+	deleted int
 }
 
 func (w *follower) follow(ctx context.Context, t *testing.T, configs clientcorev1.ConfigMapInterface) {
@@ -269,13 +307,25 @@ func (w *follower) session(ctx context.Context, t *testing.T, configs clientcore
 			if v <= w.at {
 				t.Errorf("version %d of %s came after %d", v, m.Name, w.at)
 			}
-			w.at, w.seen[v], w.view[m.Name] = v, m.Name, m.Data["n"]
+			w.hear(t, e.Type, m)
+			w.at, w.seen[v] = v, m.Name
 		}
 		if until > 0 && w.at >= until {
 			return nil
 		}
 	}
 	return ctx.Err()
+}
+
+// hear does what an event says, which must be possible: else another was left out.
+func (w *follower) hear(t *testing.T, what watch.EventType, m *corev1.ConfigMap) {
+	if _, known := w.view[m.Name]; known != (what != watch.Added) {
+		t.Errorf("%s of %s, which is there: %v", what, m.Name, known)
+	}
+	if w.view[m.Name] = m.Data["n"]; what == watch.Deleted {
+		delete(w.view, m.Name)
+		w.deleted++
+	}
 }
 
 func (w *follower) check(t *testing.T, l *ledger, items []corev1.ConfigMap) {

@@ -670,7 +670,7 @@ func TestDamagedData(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := damagedDir(t)
+			dir := t.TempDir()
 			start(t, dir).stop()
 			damage(t, dir)
 			_, err := New(t.Context(), newConfig(t, dir))
@@ -681,26 +681,6 @@ func TestDamagedData(t *testing.T) {
 			}
 		})
 	}
-}
-
-// damagedDir is a temporary directory for an etcd that will die: a goroutine of
-// its log may still make a file in it while it is being removed.
-func damagedDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "carob-damaged-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 100 {
-			if os.RemoveAll(dir) == nil {
-				return
-			}
-			<-time.After(10 * time.Millisecond)
-		}
-		t.Errorf("%s cannot be removed", dir)
-	})
-	return dir
 }
 
 func overwrite(t *testing.T, file string) {

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -196,6 +197,11 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 				e.failure.set(fmt.Errorf("%v", r))
 			}
 		}()
+		debug.SetPanicOnFault(true) // the database is mapped into memory
+		if err := checkFiles(cfg.Dir); err != nil {
+			started <- result{nil, err}
+			return
+		}
 		server, err := etcdserver.NewServer(sc)
 		if err == nil {
 			server.Start()
@@ -301,7 +307,8 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 
 // explain turns what etcd says into one line a user can act on.
 func explain(dir string, err error) error {
-	if errkind.Of(err) != errkind.Unknown || errors.Is(err, context.Canceled) {
+	switch kind := errkind.Of(err); {
+	case kind != errkind.Unknown && kind != errkind.Corrupt, errors.Is(err, context.Canceled):
 		return err
 	}
 	text := err.Error()

@@ -1,0 +1,82 @@
+package storage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/base/errkind"
+)
+
+// checkFiles says what is damaged in the directory of a member; the error's kind is
+// then Corrupt. It writes nothing.
+//
+// etcd opens what it should not: a log that it has cut off at a damaged place, and
+// one that ends before what the database holds already, after which it takes every
+// write for one that was made and answers none. Of a damaged database the process
+// dies. So its files are looked at before.
+func checkFiles(dir string) (err error) {
+	// What can't be read of a mapped file is a fault.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = errkind.Errorf(errkind.Corrupt, "a file in %s can't be read: %v", dir, r)
+		}
+	}()
+	stored, err := checkDatabase(filepath.Join(dir, "member", "snap", "db"))
+	if err != nil {
+		return err
+	}
+	log, err := readLog(filepath.Join(dir, "member", "wal"))
+	if err != nil {
+		return err
+	}
+	switch {
+	case log.last < stored:
+		return errkind.Errorf(errkind.Corrupt, "the log ends at entry %d, but the database holds entry %d: the end of the log is lost, or they are not of one time", log.last, stored)
+	case log.first > stored+1:
+		return errkind.Errorf(errkind.Corrupt, "the log begins at entry %d, but the database ends at entry %d: it is too old or lost", log.first, stored)
+	}
+	return nil
+}
+
+// mapFile returns the content of a file, for reading until unmap is called; nil of an empty one.
+func mapFile(path string) (b []byte, unmap func(), err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("look for damage: %w", err)
+	}
+	defer f.Close()
+	size, err := written(f)
+	if err != nil || size == 0 {
+		return nil, func() {}, err
+	}
+	if b, err = unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return nil, nil, fmt.Errorf("look for damage: map %s: %w", path, err)
+	}
+	return b, func() { _ = unix.Munmap(b) }, nil
+}
+
+// written returns up to where there is data in a file: the room of a log is taken long before.
+func written(f *os.File) (end int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("look for damage: %w", err)
+	}
+	for end < info.Size() {
+		data, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			return end, nil // nothing but room
+		}
+		if err == nil {
+			end, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
+		}
+		if err != nil {
+			return info.Size(), nil // the file system can't tell
+		}
+	}
+	return end, nil
+}

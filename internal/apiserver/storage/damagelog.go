@@ -1,0 +1,182 @@
+package storage
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"carob/internal/base/errkind"
+)
+
+// logged is what a log holds.
+type logged struct {
+	first, last uint64 // entries; zero when there is none
+}
+
+// Kinds of records in the log of etcd 3.
+const (
+	recordEntry = 2
+	recordState = 3
+	recordSum   = 4
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// record is one record of the log.
+type record struct {
+	kind uint64
+	sum  uint32 // of the data of all records up to this one
+	data []byte
+	size int // bytes it takes in the file
+}
+
+// number returns an entry's number, and for a state that of the last entry that was settled when it was written.
+func (r record) number() uint64 { return varint(r.data, 3) }
+
+// parseRecord reads the record at the beginning of b; false when there is none.
+func parseRecord(b []byte) (r record, ok bool) {
+	const frame = 8
+	if len(b) < frame {
+		return r, false
+	}
+	l := binary.LittleEndian.Uint64(b)
+	n, pad := l&(1<<56-1), 0
+	if l>>63 != 0 {
+		pad = int(l >> 56 & 7)
+	}
+	if n == 0 || n > uint64(len(b)-frame-pad) {
+		return r, false
+	}
+	r.size = frame + int(n) + pad
+	for text := b[frame : frame+n]; len(text) > 0; {
+		field, kind, n := protowire.ConsumeTag(text)
+		if n < 0 {
+			return r, false
+		}
+		text = text[n:]
+		switch {
+		case field == 3 && kind == protowire.BytesType:
+			r.data, n = protowire.ConsumeBytes(text)
+		case field <= 2 && kind == protowire.VarintType:
+			var v uint64
+			v, n = protowire.ConsumeVarint(text)
+			if field == 1 {
+				r.kind = v
+			} else {
+				r.sum = uint32(v)
+			}
+		default:
+			return r, false
+		}
+		if n < 0 {
+			return r, false
+		}
+		text = text[n:]
+	}
+	return r, r.kind > 0 && r.kind <= 5
+}
+
+// varint returns a number of a message, zero when it is not there.
+func varint(b []byte, number protowire.Number) uint64 {
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return 0
+		}
+		b = b[n:]
+		if field == number && kind == protowire.VarintType {
+			v, _ := protowire.ConsumeVarint(b)
+			return v
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, b); n < 0 {
+			return 0
+		}
+		b = b[n:]
+	}
+	return 0
+}
+
+// readLog reads the newest file of a log through: it may end in the middle of a write
+// that was never acknowledged, and anything else that can't be read is damage. Damage
+// of older files etcd tells itself.
+func readLog(dir string) (l logged, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil || len(files) == 0 {
+		return l, err
+	}
+	slices.Sort(files) // their names begin with their number
+	for _, file := range slices.Backward(files) {
+		var sequence uint64
+		if _, err := fmt.Sscanf(filepath.Base(file), "%016x-%016x.wal", &sequence, &l.first); err != nil {
+			return l, errkind.Errorf(errkind.Corrupt, "the log has a file that is none of etcd's: %s", file)
+		}
+		if l.last == 0 {
+			l.last = max(l.first, 1) - 1 // that of the newest file, should it be empty
+		}
+	}
+	return l, l.read(files[len(files)-1])
+}
+
+// read reads a file.
+func (l *logged) read(file string) error {
+	b, unmap, err := mapFile(file)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	var sum uint32
+	at := 0
+	for at < len(b) {
+		r, ok := parseRecord(b[at:])
+		if ok && r.kind != recordSum {
+			next := crc32.Update(sum, castagnoli, r.data)
+			ok, sum = next == r.sum, next
+		} else if ok {
+			ok, sum = sum == 0 || sum == r.sum, r.sum
+		}
+		if !ok {
+			break
+		}
+		if r.kind == recordEntry {
+			l.last = r.number()
+		}
+		at += r.size
+	}
+	switch settled := newestState(b[at:]); {
+	case at == 0:
+		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at its beginning", file)
+	case settled > l.last:
+		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at byte %d: entries %d to %d can't be read", file, at, l.last+1, settled)
+	}
+	return nil
+}
+
+// newestState looks behind a place where a log can't be read for records that were
+// written after it, and returns what the newest state of those says was settled. A
+// state is written when the entries before it are on the disk.
+func newestState(b []byte) (settled uint64) {
+	for at := 0; at+8 <= len(b); at += 8 { // records begin at multiples of eight
+		first, ok := parseRecord(b[at:])
+		if !ok {
+			continue
+		}
+		// A record is one when the sum of the next goes on with its own.
+		for next := at + first.size; ; next += first.size {
+			second, ok := parseRecord(b[min(next, len(b)):])
+			if !ok || crc32.Update(first.sum, castagnoli, second.data) != second.sum {
+				break
+			}
+			for _, r := range []record{first, second} {
+				if r.kind == recordState {
+					settled = max(settled, r.number())
+				}
+			}
+			at, first = next, second
+		}
+	}
+	return settled
+}
