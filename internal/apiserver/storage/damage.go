@@ -71,12 +71,12 @@ func written(f *os.File) (end int64, err error) {
 		if err == unix.ENXIO {
 			return end, nil // nothing but room
 		}
-		if err == nil {
-			end, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
-		}
 		if err != nil {
-			return info.Size(), nil // the file system can't tell
+			break // the file system can't tell
+		}
+		if end, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
+			break // the file system can't tell
 		}
 	}
-	return end, nil
+	return info.Size(), nil
 }
