@@ -98,11 +98,11 @@ func (s *Server) install() error {
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
 	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
 	// The own ones first: an issuer outside may have to be asked for its keys.
-	bearers := []authenticator.Token{s.issuer.Authenticator(), auth.NewBootstrap(reader)}
+	bearers := []authenticator.Token{auth.NewBootstrap(reader)}
 	if s.structured != nil {
 		bearers = append(bearers, s.structured)
 	}
-	s.bearers = tokenunion.NewFailOnError(bearers...)
+	s.bearers = forAudiences(s.issuer.Audiences(), s.issuer.Authenticator(), bearers...)
 	c.Authentication.Authenticator = auth.NewAuthenticator(s.cfg.PKI.Pool, s.bearers, s.structured)
 	c.Authorization.Authorizer = s.authorizer
 	if err := s.chainAdmission(c, reader); err != nil {
@@ -267,4 +267,16 @@ func (v versioned) Info() *apimachineryversion.Info {
 		i.GitVersion, i.GitCommit, i.GitTreeState = defaultVersion, "unknown", "clean"
 	}
 	return i
+}
+
+// forAudiences authenticates by tokens that name their audiences, then by others, which
+// are for the API server alone. Who asks for no audience asks as the API server.
+func forAudiences(own authenticator.Audiences, named authenticator.Token, others ...authenticator.Token) authenticator.Token {
+	all := tokenunion.NewFailOnError(named, authenticator.WrapAudienceAgnosticToken(own, tokenunion.NewFailOnError(others...)))
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		if _, ok := authenticator.AudiencesFrom(ctx); !ok {
+			ctx = authenticator.WithAudiences(ctx, own)
+		}
+		return all.AuthenticateToken(ctx, token)
+	})
 }

@@ -50,15 +50,16 @@ func isToken(a admission.Attributes) bool {
 	return a.GetResource().GroupResource() == serviceAccounts && a.GetSubresource() == "token" && a.GetOperation() == admission.Create
 }
 
-// Admit looks at requests for tokens, before the storage fills in an audience.
+// Admit looks at what is made, before defaults are filled in or fields are checked.
 func (n nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if !isToken(a) {
+	if a.GetOperation() != admission.Create {
 		return nil
 	}
 	return n.check(ctx, a)
 }
 
-// Validate looks at all others.
+// Validate looks at what came of it, and at everything else; a request for a token
+// has an audience by then that nobody asked for.
 func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if isToken(a) {
 		return nil
@@ -111,14 +112,14 @@ func (n nodeRestriction) pod(ctx context.Context, a admission.Attributes, node s
 		}
 		return n.mirrorPod(ctx, p, node)
 	case sub == "" && op == admission.Delete:
-		return n.ownPod(ctx, a, node, "can only delete pods with spec.nodeName set to itself")
+		return n.ownPod(ctx, a, node, "node %q can only delete pods with spec.nodeName set to itself")
 	case sub == "status" && op == admission.Update:
 		return podStatus(a, node)
 	case sub == "eviction" && op == admission.Create:
 		if e, ok := a.GetObject().(*policyv1.Eviction); ok && a.GetName() == "" && e.Name == "" {
 			return errors.New("could not determine pod from request data")
 		}
-		return n.ownPod(ctx, a, node, "can only evict pods with spec.nodeName set to itself")
+		return n.ownPod(ctx, a, node, "node %s can only evict pods with spec.nodeName set to itself")
 	case sub == "":
 		return fmt.Errorf("unexpected operation %q, node %q can only create and delete mirror pods", op, node)
 	}
@@ -163,7 +164,7 @@ func (n nodeRestriction) ownPod(ctx context.Context, a admission.Attributes, nod
 		return err // NotFound is what the request would give anyway
 	}
 	if p, ok := obj.(*corev1.Pod); !ok || p.Spec.NodeName != node {
-		return fmt.Errorf("node %q %s", node, rule)
+		return fmt.Errorf(rule, node)
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ func podStatus(a admission.Attributes, node string) error {
 		return fmt.Errorf("node %q cannot update labels through pod status", node)
 	}
 	if !apiequality.Semantic.DeepEqual(p.Status.ResourceClaimStatuses, old.Status.ResourceClaimStatuses) {
-		return fmt.Errorf("node %q cannot update resource claim statuses", node)
+		return fmt.Errorf("node %q cannot update resource claim statues", node)
 	}
 	// The right to read a claim follows from these, too.
 	if !apiequality.Semantic.DeepEqual(p.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus) {
@@ -207,8 +208,11 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 		if o == nil {
 			return fmt.Errorf("unexpected type %T", a.GetObject())
 		}
+		if o.Spec.ConfigSource != nil {
+			return fmt.Errorf("node %q is not allowed to create pods with a non-nil configSource", node)
+		}
 		if bad := restricted(o.Labels, nil); len(bad) > 0 {
-			return fmt.Errorf("is not allowed to set the following labels: %s", strings.Join(bad, ", "))
+			return fmt.Errorf("node %q is not allowed to set the following labels: %s", node, strings.Join(bad, ", "))
 		}
 		for _, r := range o.OwnerReferences {
 			if r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion {
@@ -219,6 +223,9 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 		old, ok := a.GetOldObject().(*corev1.Node)
 		if o == nil || !ok {
 			return fmt.Errorf("unexpected type %T", a.GetObject())
+		}
+		if o.Spec.ConfigSource != nil && !apiequality.Semantic.DeepEqual(o.Spec.ConfigSource, old.Spec.ConfigSource) {
+			return fmt.Errorf("node %q is not allowed to update configSource to a new non-nil configSource", node)
 		}
 		if !apiequality.Semantic.DeepEqual(o.Spec.Taints, old.Spec.Taints) {
 			return fmt.Errorf("node %q is not allowed to modify taints", node)

@@ -31,6 +31,9 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 		return errors.New("node requested token with a pod binding without a uid")
 	}
 	obj, err := n.reader.Get(ctx, podResource, a.GetNamespace(), ref.Name)
+	if apierrors.IsNotFound(err) {
+		return apierrors.NewNotFound(corev1.Resource("pod"), ref.Name)
+	}
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	case n.may(ctx, a, "request-serviceaccounts-token-audience", audience, a.GetName()):
 		return nil
 	case err != nil:
-		return fmt.Errorf("error validating audience %q: %w", audience, err)
+		return fmt.Errorf("error validating audience %q: %v", audience, err) // not the kind of err: it is a refusal
 	}
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", a.GetUserInfo().GetName(), audience)
 }
@@ -123,6 +126,9 @@ func (n nodeRestriction) driverOf(ctx context.Context, namespace, claim string) 
 
 func (n nodeRestriction) wantsAudience(ctx context.Context, driver, audience string) (bool, error) {
 	obj, err := n.reader.Get(ctx, storagev1.Resource("csidrivers"), "", driver)
+	if apierrors.IsNotFound(err) {
+		err = apierrors.NewNotFound(storagev1.Resource("csidriver"), driver)
+	}
 	if err != nil {
 		return false, err
 	}

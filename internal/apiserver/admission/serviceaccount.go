@@ -39,8 +39,11 @@ func (serviceAccount) Handles(op admission.Operation) bool {
 
 func (s serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	p := newPod(a)
-	if p == nil || isMirror(p) {
+	switch {
+	case p == nil:
 		return nil
+	case isMirror(p):
+		return mirrored(a, p)
 	}
 	if p.Spec.ServiceAccountName == "" {
 		p.Spec.ServiceAccountName = defaultAccount

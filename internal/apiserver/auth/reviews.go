@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -187,8 +188,12 @@ func (r reviewer) token(ctx context.Context, obj runtime.Object) error {
 		ctx = authenticator.WithAudiences(ctx, s.Spec.Audiences)
 	}
 	resp, ok, err := r.tokens.AuthenticateToken(ctx, s.Spec.Token)
+	if !ok || err != nil {
+		// Upstream looks the token up twice, and knows it as nobody's at first.
+		s.Status.Error = "invalid bearer token"
+	}
 	if err != nil {
-		s.Status.Error = err.Error()
+		s.Status.Error = fmt.Sprintf("[%s, %s]", s.Status.Error, err)
 	}
 	if !ok || resp == nil || resp.User == nil {
 		return nil

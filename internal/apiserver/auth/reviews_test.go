@@ -38,8 +38,8 @@ func TestTokenReview(t *testing.T) {
 	}{
 		{"valid", authenticationv1.TokenReviewSpec{Token: "good"},
 			authenticationv1.TokenReviewStatus{Authenticated: true, User: good, Audiences: []string{"api"}}},
-		{"expired", authenticationv1.TokenReviewSpec{Token: "old"}, authenticationv1.TokenReviewStatus{Error: "token has expired"}},
-		{"unknown", authenticationv1.TokenReviewSpec{Token: "?"}, authenticationv1.TokenReviewStatus{}},
+		{"expired", authenticationv1.TokenReviewSpec{Token: "old"}, authenticationv1.TokenReviewStatus{Error: "[invalid bearer token, token has expired]"}},
+		{"unknown", authenticationv1.TokenReviewSpec{Token: "?"}, authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}},
 		{"for somebody else", authenticationv1.TokenReviewSpec{Token: "good", Audiences: []string{"vault"}},
 			authenticationv1.TokenReviewStatus{Error: "the token is not for the requested audiences"}},
 	} {

@@ -85,7 +85,7 @@ func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Obje
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
 	}
-	if e.Name != "" && e.Name != name {
+	if e.Name != name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
 	wanted, err := deleteOptions(e, options)

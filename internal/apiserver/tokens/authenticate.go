@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
@@ -76,7 +77,7 @@ func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences)
 	if !ok || len(wanted) == 0 {
 		wanted = s.audiences
 	}
-	both := wanted.Intersect(audiences)
+	both := audiences.Intersect(wanted)
 	if len(both) == 0 {
 		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(audiences), []string(wanted))
 	}
@@ -130,16 +131,31 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 	return info, nil
 }
 
+// exists checks that what the token is bound to is still there. Deleted is what has
+// been deleted for a while, so that its own last requests are not refused.
 func (s *Service) exists(ctx context.Context, resource schema.GroupResource, namespace string, r ref) error {
+	words := map[schema.GroupResource][2]string{
+		serviceAccounts: {"service account", ""}, secretResource: {"secret", "service account secret ref "},
+		podResource: {"pod", "service account pod ref "}, nodeResource: {"node", "service account node ref "},
+	}[resource]
 	obj, err := s.object(ctx, resource, namespace, r.Name)
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err) && resource == serviceAccounts:
+		return fmt.Errorf("service account %s/%s has been deleted", namespace, r.Name)
+	case apierrors.IsNotFound(err):
+		return errInvalidated
+	case err != nil:
 		return fmt.Errorf("look up what the token is bound to: %w", err)
-	}
-	if !same(r.UID, obj.GetUID()) {
-		return fmt.Errorf("the token is bound to an object that was deleted and created anew: %s %s", resource.Resource, r.Name)
+	case !same(r.UID, obj.GetUID()):
+		return fmt.Errorf("%s UID (%s) does not match %sclaim (%s)", words[0], obj.GetUID(), words[1], r.UID)
 	}
 	if d := obj.GetDeletionTimestamp(); d != nil && s.now().After(d.Add(deletionLeeway)) {
-		return fmt.Errorf("the token has been invalidated: %s %s was deleted", resource.Resource, r.Name)
+		if resource == serviceAccounts {
+			return fmt.Errorf("service account %s/%s has been deleted", namespace, r.Name)
+		}
+		return errInvalidated
 	}
 	return nil
 }
+
+var errInvalidated = errors.New("service account token has been invalidated")

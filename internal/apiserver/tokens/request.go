@@ -71,13 +71,13 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	case req.Name == "":
 		req.Name = name
 	case req.Name != name:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("name in URL does not match name in TokenRequest object: %q", req.Name))
+		return nil, invalidRequest(name, field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"))
 	}
 	switch {
 	case req.Namespace == "":
 		req.Namespace = namespace
 	case req.Namespace != namespace:
-		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+		return nil, invalidRequest(name, field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace, "must match the service account namespace if specified"))
 	}
 	if req.Spec.ExpirationSeconds == nil {
 		life := defaultLife
@@ -91,8 +91,12 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	if err != nil {
 		return nil, err
 	}
+	if req.UID != "" && req.UID != account.GetUID() {
+		return nil, apierrors.NewConflict(schema.GroupResource{Group: authenticationv1.GroupName, Resource: "TokenRequest"}, name,
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
+	}
 	if errs := validateRequest(req); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), "", errs)
+		return nil, invalidRequest("", errs...)
 	}
 	if validate != nil {
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
@@ -123,6 +127,10 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	}
 	req.CreationTimestamp = metav1.NewTime(now)
 	return req, nil
+}
+
+func invalidRequest(name string, errs ...*field.Error) error {
+	return apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), name, errs)
 }
 
 func validateRequest(req *authenticationv1.TokenRequest) field.ErrorList {
@@ -165,7 +173,7 @@ func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *auth
 		return err
 	}
 	if b.UID != "" && b.UID != obj.GetUID() {
-		return apierrors.NewConflict(resource, b.Name, fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", b.UID))
+		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, b.Name, fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", b.UID))
 	}
 	*target = &ref{Name: b.Name, UID: obj.GetUID()}
 	pod, ok := obj.(*corev1.Pod)

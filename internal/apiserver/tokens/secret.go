@@ -67,9 +67,9 @@ func (s *Service) secretAccount(ctx context.Context, token string, c *secretClai
 	account, ok := obj.(*corev1.ServiceAccount)
 	switch {
 	case !ok || account.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("the token has been invalidated: service account %s was deleted", c.Account)
+		return nil, fmt.Errorf("service account %s/%s has been deleted", c.Namespace, c.Account)
 	case account.UID != c.AccountUID:
-		return nil, fmt.Errorf("the token is bound to an object that was deleted and created anew: service account %s", c.Account)
+		return nil, fmt.Errorf("service account UID (%s) does not match claim (%s)", account.UID, c.AccountUID)
 	}
 	s.secretUsed(ctx, secret)
 	if secret.Labels[LabelInvalidSince] != "" {

@@ -108,6 +108,9 @@ type ref struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
+// Audiences are whom tokens are for that the API server takes.
+func (s *Service) Audiences() []string { return s.audiences }
+
 func (s *Service) sign(c jwt.Claims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, c)
 	delete(t.Header, "typ")

@@ -127,11 +127,11 @@ func TestTokenEnds(t *testing.T) {
 	}{
 		{"untouched", func(*fixture) {}, true, ""},
 		{"expired", func(f *fixture) { f.now = f.now.Add(time.Hour + time.Second) }, false, "service account token has expired"},
-		{"account deleted", func(f *fixture) { delete(f.objects, "serviceaccounts/robot") }, false, "not found"},
+		{"account deleted", func(f *fixture) { delete(f.objects, "serviceaccounts/robot") }, false, "service account ns/robot has been deleted"},
 		{"account made anew", func(f *fixture) {
 			f.objects["serviceaccounts/robot"] = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
-		}, false, "deleted and created anew"},
-		{"pod deleted", func(f *fixture) { delete(f.objects, "pods/p") }, false, "not found"},
+		}, false, "service account UID (new) does not match claim (sa-uid)"},
+		{"pod deleted", func(f *fixture) { delete(f.objects, "pods/p") }, false, "service account token has been invalidated"},
 		{"pod shuts down", func(f *fixture) { deleted(f, "pods/p", 59*time.Second) }, true, ""},
 		{"pod should be gone", func(f *fixture) { deleted(f, "pods/p", 61*time.Second) }, false, "has been invalidated"},
 		{"node deleted, pod still there", func(f *fixture) { delete(f.objects, "nodes/n1") }, true, ""},

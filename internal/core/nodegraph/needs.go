@@ -1,6 +1,10 @@
 package nodegraph
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 var resources = map[Kind]string{
 	Secret: "secrets", ConfigMap: "configmaps", ServiceAccount: "serviceaccounts", VolumeClaim: "persistentvolumeclaims", ResourceClaim: "resourceclaims",
@@ -10,16 +14,19 @@ var resources = map[Kind]string{
 // a volume, by which kind of volume; "" if there is none. A static pod has to run
 // without the API, so neither its manifest nor its mirror may need any (L7.111).
 func Needs(pod *corev1.Pod) string {
+	refs := Named(pod)
+	for _, kind := range []Kind{ServiceAccount, Secret, ConfigMap} {
+		if slices.ContainsFunc(refs, func(r Ref) bool { return r.Kind == kind }) {
+			return resources[kind]
+		}
+	}
+	if len(pod.Spec.ResourceClaims) > 0 { // also by a template, which names no claim yet
+		return resources[ResourceClaim]
+	}
 	for i := range pod.Spec.Volumes {
 		if what := volumeNeeds(&pod.Spec.Volumes[i]); what != "" {
 			return what
 		}
-	}
-	if refs := Named(pod); len(refs) > 0 {
-		return resources[refs[0].Kind]
-	}
-	if len(pod.Spec.ResourceClaims) > 0 { // by a template: it names no claim yet
-		return resources[ResourceClaim]
 	}
 	return ""
 }
