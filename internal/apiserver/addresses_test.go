@@ -125,8 +125,16 @@ func TestServiceRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := create("early", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "not in the valid range") {
-		t.Errorf("before the range is ready: %v", err)
+	// One that nobody has looked at is usable, one that is said not to be ready is not.
+	if err := create("early", "10.200.0.5"); err != nil {
+		t.Error(err)
+	}
+	meta.SetStatusCondition(&more.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse, Reason: "Test"})
+	if more, err = ranges.UpdateStatus(ctx, more, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := create("refused", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "does not match the current range") {
+		t.Errorf("of a range that is not ready: %v", err)
 	}
 	meta.SetStatusCondition(&more.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test"})
 	if _, err := ranges.UpdateStatus(ctx, more, metav1.UpdateOptions{}); err != nil {
@@ -141,7 +149,7 @@ func TestServiceRanges(t *testing.T) {
 	if err := ranges.Delete(ctx, "more", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := create("late", "10.200.0.4"); err == nil || !strings.Contains(err.Error(), "not in the valid range") {
+	if err := create("late", "10.200.0.4"); err == nil || !strings.Contains(err.Error(), "does not match the current range") {
 		t.Errorf("after the range was deleted: %v", err)
 	}
 }

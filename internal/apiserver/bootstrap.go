@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,7 +61,8 @@ func (s *Server) seed(ctx context.Context) error {
 		}
 	}
 	s.allocator.Bind(raw[rangesResource], raw[addressesResource])
-	if err := s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
+	var err error
+	if s.found, err = s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
 		return err
 	}
 	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) }, func() error { return s.serviceRange(ctx, raw) }}
@@ -134,13 +137,13 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
 			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
+			IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
 			Ports:                 []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(port)}}},
 	})
 	if err != nil {
 		return err
 	}
-	// A loopback address is of no use to a pod and not valid in endpoints.
-	if !address.IsValid() || address.IsLoopback() || address.IsUnspecified() {
+	if !reachable(address) {
 		return nil
 	}
 	meta := metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
@@ -174,7 +177,8 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	})
 }
 
-// serviceRange shows the range of service addresses as an object.
+// serviceRange shows the ranges of service addresses as an object. A second range is
+// added to it when the server is started with one; any other difference is only told.
 func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	want := s.allocator.Range()
 	err := raw.create(ctx, rangesResource, "", want.DeepCopy())
@@ -186,7 +190,24 @@ func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	if err != nil {
 		return fmt.Errorf("read the service range: %w", err)
 	}
-	if len(obj.(*networkingv1.ServiceCIDR).Status.Conditions) > 0 {
+	c := obj.(*networkingv1.ServiceCIDR)
+	if c.DeletionTimestamp != nil {
+		return nil
+	}
+	if have, wanted := c.Spec.CIDRs, want.Spec.CIDRs; len(have) == 1 && len(wanted) == 2 && have[0] == wanted[0] {
+		_, _, err = st.Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
+			c.Spec.CIDRs = wanted
+			return c, nil
+		}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("add the second service range: %w", err)
+		}
+	} else if !slices.Equal(have, wanted) {
+		s.strangeRange.Store(c)
+		return nil
+	}
+	if len(c.Status.Conditions) > 0 {
 		return nil
 	}
 	_, _, err = st.Status().Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
@@ -199,6 +220,9 @@ func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	}
 	return nil
 }
+
+// reachable reports whether an address is of use to a pod; others are not valid in endpoints.
+func reachable(a netip.Addr) bool { return a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() }
 
 func (s *Server) port() int32 {
 	if a, ok := s.cfg.Listener.Addr().(*net.TCPAddr); ok {

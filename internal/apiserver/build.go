@@ -62,7 +62,7 @@ func (s *Server) build() error {
 		return err
 	}
 	s.set = set
-	s.allocator, err = services.NewAllocator(s.cfg.ServiceCIDR, s.cfg.NodePorts[0], s.cfg.NodePorts[1])
+	s.allocator, err = services.NewAllocator(s.cfg.ServiceCIDRs, s.cfg.NodePorts[0], s.cfg.NodePorts[1])
 	if err != nil {
 		return err
 	}

@@ -27,8 +27,9 @@ type Config struct {
 	EtcdTLS     *tls.Config
 	// UnsafeNoFsync lets embedded etcd skip syncing to disk (tests, throw-away clusters).
 	UnsafeNoFsync bool
-	// ServiceCIDR is the range of service addresses; 10.96.0.0/16 when the zero value.
-	ServiceCIDR netip.Prefix
+	// ServiceCIDRs are the ranges of service addresses: one, or one of each family, the
+	// default family first; 10.96.0.0/16 when empty.
+	ServiceCIDRs []netip.Prefix
 	// NodePorts are the lowest and highest port given to services; 30000-32767 when zero.
 	NodePorts [2]int
 	// PKI holds the certificate authority and the keys made from it.

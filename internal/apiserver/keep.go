@@ -2,14 +2,20 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+
+	"carob/internal/apiserver/services"
 )
 
 const (
@@ -18,20 +24,30 @@ const (
 	// keepAfter is the wait after a change: the address of a deleted Service is free
 	// a moment after it has gone.
 	keepAfter = 200 * time.Millisecond
+	// keepRanges is when the ranges are watched after a start.
+	keepRanges = 3 * time.Second
 )
 
-// keepKubernetesService makes the kubernetes Service and its endpoints anew when
-// somebody deletes or changes them, until ctx ends.
+// keepKubernetesService makes the kubernetes Service, its endpoints and the default
+// ServiceCIDR anew when somebody deletes or changes them, until ctx ends.
 //
-//	services, endpoints, endpointslices ──watch──▶ changed (holds one) ──▶ kubernetesService
+//	services, endpoints, endpointslices, servicecidrs ──watch──▶ changed (holds one) ──▶ kubernetesService, serviceRange
 func (s *Server) keepKubernetesService(ctx context.Context) {
-	ctx = apirequest.WithNamespace(asServer(ctx), metav1.NamespaceDefault)
+	ctx = asServer(ctx)
 	changed := make(chan struct{}, 1)
 	watchers := newGroup(ctx)
 	defer watchers.wait()
 	for _, gr := range []schema.GroupResource{servicesResource, endpointsResource, slicesResource} {
 		watchers.run(func(ctx context.Context) { s.watchKubernetesService(ctx, gr, changed) })
 	}
+	watchers.run(func(ctx context.Context) {
+		// The first watch of ranges makes their cache, which the boot need not wait for.
+		select {
+		case <-ctx.Done():
+		case <-time.After(keepRanges):
+			s.watchKubernetesService(ctx, rangesResource, changed)
+		}
+	})
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,7 +59,11 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 			return
 		case <-time.After(keepAfter):
 		}
-		if err := s.kubernetesService(ctx, s.stores); err != nil && ctx.Err() == nil {
+		err := s.serviceRange(ctx, s.stores)
+		if err == nil {
+			err = s.kubernetesService(apirequest.WithNamespace(ctx, metav1.NamespaceDefault), s.stores)
+		}
+		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Keeping the kubernetes Service failed; trying again")
 			time.AfterFunc(keepAgain, func() { signal(changed) })
 		}
@@ -53,20 +73,53 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 // repairEvery is upstream's period, too.
 const repairEvery = 3 * time.Minute
 
-// repairAddresses makes the records of service addresses agree with the services
-// now and then, until ctx ends: somebody may have deleted one.
-func (s *Server) repairAddresses(ctx context.Context) {
+// repairServices makes the records of service addresses and ports agree with the
+// services now and then, until ctx ends: somebody may have deleted one. What it finds,
+// and what the start has found, is told as events.
+func (s *Server) repairServices(ctx context.Context) {
 	ctx = asServer(ctx)
+	found := s.found
+	if c := s.strangeRange.Load(); c != nil {
+		found = append(found, services.Finding{About: c, Reporter: services.RangeReporter, Reason: "KubernetesDefaultServiceCIDRInconsistent", Action: "ServiceCIDRSync",
+			Message: fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %v", c.Spec.CIDRs, s.allocator.Range().Spec.CIDRs)})
+	}
+	var reporters map[string]events.EventRecorder // made with the first finding
 	for {
+		if len(found) > 0 && reporters == nil {
+			reporters = s.reporters(ctx, services.AddressReporter, services.PortReporter, services.RangeReporter)
+		}
+		for _, f := range found {
+			klog.FromContext(ctx).Info("Repairing services", "reason", f.Reason, "finding", f.Message)
+			reporters[f.Reporter].Eventf(f.About, nil, corev1.EventTypeWarning, f.Reason, f.Action, "%s", f.Message)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(repairEvery):
 		}
-		if err := s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
+		var err error
+		if found, err = s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait", repairEvery)
 		}
 	}
+}
+
+// reporters are recorders of events by the names of who reports them; they end with ctx.
+func (s *Server) reporters(ctx context.Context, names ...string) map[string]events.EventRecorder {
+	client, err := kubernetes.NewForConfig(s.ownClient())
+	if err != nil {
+		panic(fmt.Sprintf("a client of our own: %v", err)) // it has no options that could be wrong
+	}
+	out := map[string]events.EventRecorder{}
+	for _, name := range names {
+		b := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+		if err := b.StartRecordingToSinkWithContext(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Recording events failed", "reporter", name)
+		}
+		context.AfterFunc(ctx, b.Shutdown)
+		out[name] = b.NewRecorder(s.set.Scheme, name)
+	}
+	return out
 }
 
 func signal(c chan struct{}) {
@@ -79,7 +132,11 @@ func signal(c chan struct{}) {
 // watchKubernetesService signals each change of the object named kubernetes of one kind.
 func (s *Server) watchKubernetesService(ctx context.Context, gr schema.GroupResource, changed chan struct{}) {
 	for ctx.Err() == nil {
-		w, err := s.stores[gr].Watch(ctx, &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, kubernetesName)})
+		scope := apirequest.WithNamespace(ctx, metav1.NamespaceDefault)
+		if gr == rangesResource {
+			scope = apirequest.WithNamespace(ctx, "")
+		}
+		w, err := s.stores[gr].Watch(scope, &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, kubernetesName)})
 		if err != nil {
 			select {
 			case <-ctx.Done():

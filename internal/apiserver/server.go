@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -44,10 +46,13 @@ type Server struct {
 	stores    stores
 	storages  storageIndex
 	allocator *services.Allocator
-	rbac      *auth.RBAC
-	reader    admission.Reader
-	auditor   *audit.Auditor
-	nodes     *auth.Node
+	found     []services.Finding // by the start
+	// strangeRange is the default ServiceCIDR when it says other ranges than the server was started with.
+	strangeRange atomic.Pointer[networkingv1.ServiceCIDR]
+	rbac         *auth.RBAC
+	reader       admission.Reader
+	auditor      *audit.Auditor
+	nodes        *auth.Node
 	// authorizer asks nodes, then rbac.
 	authorizer authorizer.Authorizer
 	// structured is whom the user's configuration believes; nil without one.
@@ -86,6 +91,9 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 			s.close()
 		}
 	}()
+	if a := cfg.AdvertiseAddress; reachable(a) && a.Is4() != cfg.ServiceCIDRs[0].Addr().Is4() {
+		return nil, errkind.Errorf(errkind.Invalid, "the API server's address %v and the first service range %v are not of one IP family", a, cfg.ServiceCIDRs[0])
+	}
 	if s.auditor, err = audit.New(cfg.Audit); err != nil {
 		return nil, err
 	}
@@ -135,8 +143,8 @@ func caching(gr schema.GroupResource) storage.Caching {
 }
 
 func complete(cfg *Config) {
-	if !cfg.ServiceCIDR.IsValid() {
-		cfg.ServiceCIDR = defaultServiceCIDR
+	if len(cfg.ServiceCIDRs) == 0 {
+		cfg.ServiceCIDRs = []netip.Prefix{defaultServiceCIDR}
 	}
 	if cfg.NodePorts == [2]int{} {
 		cfg.NodePorts = [2]int{defaultLowPort, defaultHighPort}
@@ -165,13 +173,13 @@ func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config 
 	return inprocess.ClientConfig(s.inner, user, groups...)
 }
 
-// FirstServiceIP returns the cluster IP of the kubernetes Service for a service
-// range (the default range for the zero value): certificates must name it.
-func FirstServiceIP(cidr netip.Prefix) netip.Addr {
-	if !cidr.IsValid() {
-		cidr = defaultServiceCIDR
+// FirstServiceIP returns the cluster IP of the kubernetes Service for service
+// ranges (the default range for none): certificates must name it.
+func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
+	if len(cidrs) == 0 {
+		cidrs = []netip.Prefix{defaultServiceCIDR}
 	}
-	return cidr.Masked().Addr().Next()
+	return cidrs[0].Masked().Addr().Next()
 }
 
 // Run serves until ctx ends and closes the storage.
@@ -233,7 +241,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	parts.run(s.keepKubernetesService)
-	parts.run(s.repairAddresses)
+	parts.run(s.repairServices)
 	select {
 	case err := <-served:
 		return err

@@ -50,7 +50,7 @@ func newConfig(t testing.TB, dir string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: FirstServiceIP(netip.Prefix{}).AsSlice(), NodeName: "node-1"}, time.Now())
+	p, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: FirstServiceIP(nil).AsSlice(), NodeName: "node-1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

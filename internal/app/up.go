@@ -179,7 +179,7 @@ func (c *carob) open(ctx context.Context) error {
 	g.Go(func() (err error) {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
 			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers, EtcdTLS: etcdTLS,
-			ServiceCIDR: c.in.Services, PKI: c.keys, NodeDialer: c.dialNode, Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption, AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
+			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode, Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption, AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
 		})
 		if err != nil {
 			return err

@@ -90,7 +90,8 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "", "directory with manifests of static pods, or one manifest (default: manifests in the data directory)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")
-	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services (default 10.96.0.0/16; another for another --data-dir)")
+	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services, or two of different families with a comma between them: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
+	fl.StringVar(&f.ServiceNodePorts, "service-node-port-range", "", "node ports of services, as FIRST-LAST or FIRST+COUNT (default 30000-32767)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "how many pods this node takes (default 250)")
 	n := &f.Pressure
 	fl.StringVar(&n.Hard, "eviction-hard", "", "when pods are evicted at once (default memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%)")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -121,7 +122,7 @@ func (verbatim) GenerateName(base string) string { return base }
 
 func ipAddresses() *Resource {
 	return Of[networkingv1.IPAddress, networkingv1.IPAddressList](Resource{
-		Kind: networking("IPAddress"), Plural: "ipaddresses", ShortNames: []string{"ip"}, Cluster: true, NoGeneration: true,
+		Kind: networking("IPAddress"), Plural: "ipaddresses", ShortNames: []string{"ip"}, Cluster: true, NoGeneration: true, ValidateName: func(name string, _ bool) []string { return content.IsPathSegmentName(name) },
 		Customize: func(_ *genericregistry.Store, base *Strategy) { base.NameGenerator = verbatim{} },
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "ParentRef"}},
 			Row: func(o runtime.Object, _ time.Time) []any {

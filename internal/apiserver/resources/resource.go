@@ -285,6 +285,7 @@ type UpdateStrategy interface {
 func NewSubresource(s *Store, strategy UpdateStrategy) *Subresource {
 	view := *s.Store
 	view.UpdateStrategy, view.ResetFieldsStrategy = strategy, strategy
+	view.BeginUpdate = nil // what it looks after is not written here
 	return &Subresource{store: &view}
 }
 

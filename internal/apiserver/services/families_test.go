@@ -26,7 +26,9 @@ func TestFamilies(t *testing.T) {
 		if s.selector {
 			out.Spec.Selector = map[string]string{"a": "b"}
 		}
-		normalize(out)
+		if len(s.ips) > 0 {
+			out.Spec.ClusterIP = s.ips[0]
+		}
 		return out
 	}
 	for _, c := range []struct {

@@ -1,73 +1,147 @@
 package services
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"carob/internal/base/errkind"
 )
 
-// ports hands out node ports. The same number may be used once per protocol.
+// ports hands out node ports: each number belongs to one service, whatever the protocol.
 type ports struct {
 	low, high int
-	mu        sync.Mutex
-	used      map[port]struct{}
+	// Random choice keeps to what is above, so that ports asked for by number, which
+	// people take from the lower end, seldom collide.
+	reserved int
+	mu       sync.Mutex
+	used     map[int]struct{}
+	leaks    map[int]int // ports of no service, and how many looks they have left
 }
 
-type port struct {
-	protocol string
-	number   int
-}
+var (
+	errPortTaken = errors.New("provided port is already allocated")
+	errFull      = errors.New("range is full")
+)
 
 func newPorts(low, high int) (*ports, error) {
 	if low < 1 || high > 65535 || low > high {
 		return nil, errkind.Errorf(errkind.Invalid, "the node port range %d-%d is not within 1-65535", low, high)
 	}
-	return &ports{low: low, high: high, used: map[port]struct{}{}}, nil
+	p := &ports{low: low, high: high, used: map[int]struct{}{}, leaks: map[int]int{}}
+	if size := high - low + 1; size > 16 {
+		p.reserved = min(max(16, size/32), 128)
+	}
+	return p, nil
 }
 
-func (p *ports) take(want port) error {
-	if want.number < p.low || want.number > p.high {
-		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", p.low, p.high)
-	}
+// has reports whether a number is in the range.
+func (p *ports) has(number int) bool { return number >= p.low && number <= p.high }
+
+func (p *ports) String() string { return fmt.Sprintf("%d-%d", p.low, p.high) }
+
+// rebuild makes the ports of services the used ones. A port that no service has is
+// kept for two more looks: its service may be on its way into the store.
+func (p *ports) rebuild(served map[int]struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.used[want]; ok {
-		return fmt.Errorf("provided port is already allocated")
+	for n := range p.used {
+		if _, ok := served[n]; ok {
+			delete(p.leaks, n)
+			continue
+		}
+		left, seen := p.leaks[n]
+		if !seen {
+			left = 2
+		}
+		if left == 0 {
+			delete(p.leaks, n)
+			delete(p.used, n)
+			continue
+		}
+		p.leaks[n] = left - 1
 	}
-	p.used[want] = struct{}{}
+	for n := range served {
+		p.used[n] = struct{}{}
+	}
+}
+
+func (p *ports) taken(number int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.used[number]
+	return ok
+}
+
+func (p *ports) release(numbers ...int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range numbers {
+		delete(p.used, n)
+		delete(p.leaks, n)
+	}
+}
+
+// portClaim are the ports that one request takes; a dry one leaves no trace.
+type portClaim struct {
+	*ports
+	dry  bool
+	took []int
+}
+
+func (c *portClaim) take(number int) error {
+	if !c.has(number) {
+		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %v", c.ports)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.free(number) {
+		return errPortTaken
+	}
+	c.keep(number)
 	return nil
 }
 
-// next takes a number that no protocol uses, so that a service can later offer
-// the same one for another protocol.
-func (p *ports) next(protocol string) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := p.high - p.low + 1
-	start := rand.IntN(n)
-	for i := range n {
-		number := p.low + (start+i)%n
-		if p.free(number) {
-			p.used[port{protocol, number}] = struct{}{}
-			return number, nil
+// next takes any port, of the reserved part only when the other is full.
+func (c *portClaim) next() (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, part := range [][2]int{{c.low + c.reserved, c.high + 1}, {c.low, c.low + c.reserved}} {
+		size := part[1] - part[0]
+		if size == 0 {
+			continue
+		}
+		start := rand.IntN(size)
+		for i := range size {
+			if n := part[0] + (start+i)%size; c.free(n) {
+				c.keep(n)
+				return n, nil
+			}
 		}
 	}
-	return 0, errkind.Errorf(errkind.Exhausted, "range is full")
+	return 0, errFull
 }
 
-func (p *ports) free(number int) bool {
-	for _, protocol := range []string{"TCP", "UDP", "SCTP"} {
-		if _, ok := p.used[port{protocol, number}]; ok {
-			return false
-		}
+func (c *portClaim) free(number int) bool {
+	if c.dry && slices.Contains(c.took, number) {
+		return false
 	}
-	return true
+	_, used := c.used[number]
+	return !used
 }
 
-func (p *ports) release(used port) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.used, used)
+func (c *portClaim) keep(number int) {
+	if !c.dry {
+		c.used[number] = struct{}{}
+	}
+	c.took = append(c.took, number)
+}
+
+// undo gives back what was taken.
+func (c *portClaim) undo() {
+	if !c.dry {
+		c.release(c.took...)
+	}
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,8 +46,8 @@ var errAllocated = errors.New("provided IP is already allocated")
 
 // book is where ranges and addresses are written down.
 type book interface {
-	// ranges returns what addresses may be taken from now.
-	ranges(ctx context.Context) ([]addresses, error)
+	// ranges returns what addresses of a family may be taken from now.
+	ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error)
 	// claim takes an address for s, or only looks whether it could (dry). The error
 	// is errAllocated when somebody has it.
 	claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error
@@ -58,23 +58,19 @@ type book interface {
 
 // take claims the address that a client chose.
 func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
-	ranges, err := a.records().ranges(ctx)
+	ranges, err := a.records().ranges(ctx, familyOf(ip))
 	if err != nil {
 		return err
 	}
-	var valid []string
-	for _, r := range ranges {
-		if r.has(ip) {
-			return a.records().claim(ctx, ip, s, dry)
-		}
-		valid = append(valid, r.prefix.String())
+	if !slices.ContainsFunc(ranges, func(r addresses) bool { return r.has(ip) }) {
+		return errors.New("the provided network does not match the current range")
 	}
-	return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %v", ip, strings.Join(valid, ","))
+	return a.records().claim(ctx, ip, s, dry)
 }
 
-// next claims an address that nobody has.
-func (a *Allocator) next(ctx context.Context, s *corev1.Service, dry bool) (netip.Addr, error) {
-	ranges, err := a.records().ranges(ctx)
+// next claims an address of a family that nobody has.
+func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.Service, dry bool) (netip.Addr, error) {
+	ranges, err := a.records().ranges(ctx, family)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -102,7 +98,7 @@ func (a *Allocator) next(ctx context.Context, s *corev1.Service, dry bool) (neti
 			}
 		}
 	}
-	return netip.Addr{}, errors.New("range is full")
+	return netip.Addr{}, errFull
 }
 
 // giveBack frees an address after the request that had it is answered. The next
@@ -115,10 +111,13 @@ func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Servi
 	}
 }
 
-// Range returns the ServiceCIDR object of the allocator's own range.
+// Range returns the ServiceCIDR object of the allocator's own ranges.
 func (a *Allocator) Range() *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: RangeName, Finalizers: []string{RangeFinalizer}},
-		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{a.own.prefix.String()}}}
+	c := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: RangeName, Finalizers: []string{RangeFinalizer}}}
+	for _, p := range a.own {
+		c.Spec.CIDRs = append(c.Spec.CIDRs, p.String())
+	}
+	return c
 }
 
 // Ready marks a range as usable.
@@ -129,35 +128,60 @@ func Ready(c *networkingv1.ServiceCIDR) {
 
 // objects is the book of a running server.
 type objects struct {
-	own                netip.Prefix
+	own                []netip.Prefix
 	ranged, recordings *resources.Store
 }
 
-// ranges implements book: the server's own range first, then the other ready ones
-// of its family in the order of their names.
-func (b *objects) ranges(ctx context.Context) ([]addresses, error) {
+// ranges implements book: the ranges that no ServiceCIDR says is unusable, the
+// server's own first, the others in the order of their names. Its own range is there
+// before the object that shows it is.
+func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error) {
 	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the service ranges: %w", err)
 	}
-	out := []addresses{rangeOf(b.own)}
+	var first, rest []addresses
+	shown := false
 	err = meta.EachListItem(list, func(o runtime.Object) error {
 		c := o.(*networkingv1.ServiceCIDR)
-		usable := c.DeletionTimestamp == nil && meta.IsStatusConditionTrue(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
-		for _, cidr := range c.Spec.CIDRs {
-			switch p, err := netip.ParsePrefix(cidr); {
-			case err != nil || p.Addr().Is4() != b.own.Addr().Is4():
-			case p == b.own:
-				if c.DeletionTimestamp != nil && c.Name == RangeName {
-					out = out[1:]
-				}
-			case usable:
-				out = append(out, rangeOf(p))
+		shown = shown || c.Name == RangeName
+		if !usable(c) {
+			return nil
+		}
+		for _, p := range prefixes(c) {
+			switch {
+			case familyOf(p.Addr()) != family || slices.ContainsFunc(append(first, rest...), func(r addresses) bool { return r.prefix == p }):
+			case c.Name == RangeName:
+				first = append(first, rangeOf(p))
+			default:
+				rest = append(rest, rangeOf(p))
 			}
 		}
 		return nil
 	})
-	return out, err
+	for _, p := range b.own {
+		if !shown && familyOf(p.Addr()) == family {
+			first = append(first, rangeOf(p))
+		}
+	}
+	return append(first, rest...), err
+}
+
+// usable reports whether addresses may be taken from a range. One that nobody has
+// looked at yet may be used: there need not be a controller.
+func usable(c *networkingv1.ServiceCIDR) bool {
+	ready := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	return c.DeletionTimestamp == nil && (ready == nil || ready.Status == metav1.ConditionTrue)
+}
+
+func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
+	var out []netip.Prefix
+	for _, cidr := range c.Spec.CIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil { // validation lets no other in
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // claim implements book.
@@ -226,30 +250,6 @@ func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPA
 		}
 		return f(ip, r)
 	})
-}
-
-// repair makes the records agree with the services that have addresses: missing
-// ones are written, and those of nobody deleted when they are older than young.
-func (b *objects) repair(ctx context.Context, owners map[netip.Addr]*corev1.Service, young time.Duration) error {
-	missing := owners
-	err := b.each(ctx, func(ip netip.Addr, r *networkingv1.IPAddress) error {
-		s := owners[ip]
-		switch {
-		case r.Labels[networkingv1.LabelManagedBy] != managedBy:
-			delete(missing, ip) // somebody else's; the service has it all the same
-		case s != nil && equality.Semantic.DeepEqual(r.Spec, record(ip, s).Spec):
-			delete(missing, ip)
-		case time.Since(r.CreationTimestamp.Time) >= young:
-			return b.erase(ctx, r)
-		}
-		return nil
-	})
-	for ip, s := range missing {
-		if e := b.claim(ctx, ip, s, false); e != nil && !errors.Is(e, errAllocated) {
-			err = errors.Join(err, fmt.Errorf("record address %v of service %s/%s: %w", ip, s.Namespace, s.Name, e))
-		}
-	}
-	return err
 }
 
 func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {

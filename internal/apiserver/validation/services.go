@@ -84,6 +84,19 @@ func nonSpecialIP(ip string, at *field.Path) field.ErrorList {
 	return nil
 }
 
+// ServiceClusterIPs checks the addresses and families of a service by themselves, before
+// any are allocated; old is nil for a new one.
+func ServiceClusterIPs(s, old *corev1.Service) field.ErrorList {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	var known []string
+	if old != nil {
+		known = old.Spec.ClusterIPs
+	}
+	return clusterIPs(&s.Spec, known, field.NewPath("spec"))
+}
+
 // clusterIPs checks the addresses of a service, and of which families they are.
 func clusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
 	ips, families := at.Child("clusterIPs"), at.Child("ipFamilies")
@@ -168,7 +181,7 @@ func servicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path) field.E
 		if p.NodePort == 0 {
 			continue
 		}
-		if sp.Type == corev1.ServiceTypeClusterIP || sp.Type == corev1.ServiceTypeExternalName {
+		if sp.Type == corev1.ServiceTypeClusterIP {
 			errs = append(errs, field.Forbidden(at.Child("nodePort"), fmt.Sprintf("may not be used when `type` is '%s'", sp.Type)))
 		}
 		key = fmt.Sprintf("%s/%d", p.Protocol, p.NodePort)

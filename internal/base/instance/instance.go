@@ -42,9 +42,11 @@ type Flags struct {
 	Profiling       bool   // the API server serves /debug/pprof
 	NodeName        string
 	PodCIDR         string
-	ServiceCIDR     string
-	MaxPods         int
-	LogLevel        string // debug, info, warn or error; empty: warn
+	ServiceCIDR     string // one range, or two of different families and a comma between them
+	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
+	ServiceNodePorts string
+	MaxPods          int
+	LogLevel         string // debug, info, warn or error; empty: warn
 }
 
 // Pressure is when the node counts as short of something and who goes then, with
@@ -72,9 +74,10 @@ type Instance struct {
 	ID          string // "carob", or "carob-" and six hex digits for another data directory
 	ListenAddr  netip.AddrPort
 	Pods        netip.Prefix
-	Services    netip.Prefix
-	BridgeName  string // at most 15 bytes
-	CgroupRoot  string // below each hierarchy: "/carob"
+	Services    []netip.Prefix // one, or one of each family; the default family first
+	NodePorts   [2]int         // the first and the last
+	BridgeName  string         // at most 15 bytes
+	CgroupRoot  string         // below each hierarchy: "/carob"
 	NFTable     string
 	PodLogDir   string
 	RunDir      string // sockets and other state that a reboot may clear
@@ -92,6 +95,7 @@ const (
 	defaultAgentPort = 10250
 	defaultPods      = "10.88.0.0/16"
 	defaultServices  = "10.96.0.0/16"
+	defaultNodePorts = "30000-32767"
 	defaultMaxPods   = 250
 )
 
@@ -229,13 +233,67 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
 		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
 	}
-	if in.Services, err = netip.ParsePrefix(in.ServiceCIDR); err != nil {
+	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)
 	}
-	if in.Pods.Overlaps(in.Services) {
-		return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, in.Pods, in.Services)
+	for _, p := range in.Services {
+		if in.Pods.Overlaps(p) {
+			return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, in.Pods, p)
+		}
+	}
+	if in.ServiceNodePorts == "" {
+		in.ServiceNodePorts = defaultNodePorts
+	}
+	if in.NodePorts, err = portRange(in.ServiceNodePorts); err != nil {
+		return fmt.Errorf("%w --service-node-port-range: %w", ErrFlag, err)
 	}
 	return nil
+}
+
+// serviceRanges are the ranges of a list: at most one of each family, each of at
+// least eight addresses.
+func serviceRanges(list string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for s := range strings.SplitSeq(list, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			return nil, err
+		}
+		if p.Addr().BitLen()-p.Bits() < 3 {
+			return nil, fmt.Errorf("%s is too small: it needs at least 8 addresses", p)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
+		return nil, fmt.Errorf("%s: it may be one range, or one of IPv4 and one of IPv6", list)
+	}
+	return out, nil
+}
+
+// portRange reads FIRST-LAST or FIRST+COUNT.
+func portRange(s string) ([2]int, error) {
+	var first, second int
+	number := func(s string) int {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	if a, b, ok := strings.Cut(s, "+"); ok {
+		first, second = number(a), number(b)
+		if second > 0 {
+			second += first - 1
+		}
+	} else if a, b, ok := strings.Cut(s, "-"); ok {
+		first, second = number(a), number(b)
+	} else {
+		first = -1
+	}
+	if first < 1 || second < first || second > 65535 {
+		return [2]int{}, fmt.Errorf("%q is not FIRST-LAST or FIRST+COUNT within 1-65535", s)
+	}
+	return [2]int{first, second}, nil
 }
 
 // block20 is the i-th /20 of 10.FIRST.0.0/10.

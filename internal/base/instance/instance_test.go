@@ -46,9 +46,17 @@ func TestDeriveSeparatesDataDirs(t *testing.T) {
 
 func TestDeriveNamesTheWrongFlag(t *testing.T) {
 	for name, f := range map[string]Flags{
-		"--listen":          {Listen: "nowhere"},
-		"--pod-cidr":        {PodCIDR: "10.0.0.0"},
-		"--service-cidr":    {ServiceCIDR: "x"},
+		"--listen":       {Listen: "nowhere"},
+		"--pod-cidr":     {PodCIDR: "10.0.0.0"},
+		"--service-cidr": {ServiceCIDR: "x"},
+		"10.0.0.0/30":    {ServiceCIDR: "10.0.0.0/30"},
+		"one of IPv6":    {ServiceCIDR: "10.96.0.0/16,10.97.0.0/16"},
+		"overlap":        {ServiceCIDR: "10.96.0.0/16,fd00::/112", PodCIDR: "fd00::/64"},
+
+		"--service-node-port-range": {ServiceNodePorts: "30000"},
+		"40000-30000":               {ServiceNodePorts: "40000-30000"},
+		"65000+1000":                {ServiceNodePorts: "65000+1000"},
+
 		"--node-name":       {NodeName: "A_b"},
 		"--etcd-certfile":   {EtcdCert: "c.crt"},
 		"--etcd-servers":    {EtcdServers: []string{"10.0.0.1:2379"}},
@@ -65,6 +73,16 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 	}
 	if _, err := Derive(Flags{PodCIDR: "10.0.0.0/8", ServiceCIDR: "10.96.0.0/16"}, "h"); !errors.Is(err, ErrFlag) {
 		t.Errorf("overlapping ranges: got %v", err)
+	}
+}
+
+func TestServiceRanges(t *testing.T) {
+	in, err := Derive(Flags{ServiceCIDR: "fd00:96::/112, 10.96.0.0/16", ServiceNodePorts: "31000+10"}, "h")
+	if err != nil || len(in.Services) != 2 || in.Services[0].String() != "fd00:96::/112" || in.NodePorts != [2]int{31000, 31009} {
+		t.Errorf("%v %v, %v", in.Services, in.NodePorts, err)
+	}
+	if in, err = Derive(Flags{}, "h"); err != nil || in.NodePorts != [2]int{30000, 32767} {
+		t.Errorf("by default: %v, %v", in.NodePorts, err)
 	}
 }
 

@@ -1,0 +1,118 @@
+package services
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// What a client that changes a service may leave out or leave standing. The fields of
+// a service hang together, and many clients know only some of them.
+
+// wantsIP reports whether a service of this type has a cluster IP of its own, or "None".
+func wantsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// outside tells whether there is a way to the service from outside of the cluster.
+func outside(s *corev1.Service) bool {
+	return typeHasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
+}
+
+// keepAllocated gives a client that left out what was allocated the old values, so
+// that a plain replace or apply of its manifest works.
+func keepAllocated(s, old *corev1.Service) {
+	is, was := &s.Spec, &old.Spec
+	if wantsIP(old) && wantsIP(s) {
+		if is.ClusterIP == "" {
+			is.ClusterIP = was.ClusterIP
+		}
+		if len(is.ClusterIPs) == 0 {
+			is.ClusterIPs = slices.Clone(was.ClusterIPs)
+		}
+	}
+	if wantsNodePorts(old) && wantsNodePorts(s) {
+		named := map[string]int32{}
+		for _, p := range was.Ports {
+			named[p.Name] = p.NodePort
+		}
+		had, has := nodePorts(old), nodePorts(s)
+		for i := range is.Ports {
+			p := &is.Ports[i]
+			n := named[p.Name]
+			// One that the client gives to another port is spoken for.
+			if p.NodePort == 0 && !(slices.Contains(had, int(n)) && slices.Contains(has, int(n))) {
+				p.NodePort = n
+			}
+		}
+	}
+	if wantsHealthPort(old) && wantsHealthPort(s) && is.HealthCheckNodePort == 0 {
+		is.HealthCheckNodePort = was.HealthCheckNodePort
+	}
+}
+
+// normalize keeps clusterIP and clusterIPs the same for clients that know only the
+// first; old is nil for a new service.
+func normalize(s, old *corev1.Service) {
+	is := &s.Spec
+	if old == nil {
+		if is.ClusterIP != "" && len(is.ClusterIPs) == 0 {
+			is.ClusterIPs = []string{is.ClusterIP}
+		}
+		return
+	}
+	was := &old.Spec
+	if len(is.ClusterIPs) == 0 && is.ClusterIP == was.ClusterIP {
+		is.ClusterIPs = slices.Clone(was.ClusterIPs)
+	}
+	switch {
+	case is.ClusterIP == was.ClusterIP || !slices.Equal(is.ClusterIPs, was.ClusterIPs):
+	case is.ClusterIP == "":
+		is.ClusterIPs = nil
+	default:
+		is.ClusterIPs = []string{is.ClusterIP}
+	}
+}
+
+// dropUnused removes what only the old type had a use for, unless the client has
+// changed it: a client that changes the type need not know all that goes with it.
+func dropUnused(s, old *corev1.Service) {
+	is, was := &s.Spec, &old.Spec
+	if wantsIP(old) && !wantsIP(s) {
+		if is.ClusterIP == was.ClusterIP && slices.Equal(is.ClusterIPs, was.ClusterIPs) {
+			is.ClusterIP, is.ClusterIPs = "", nil
+		}
+		if slices.Equal(is.IPFamilies, was.IPFamilies) {
+			is.IPFamilies = nil
+		}
+		if ptr.Deref(is.IPFamilyPolicy, "") == ptr.Deref(was.IPFamilyPolicy, "") {
+			is.IPFamilyPolicy = nil
+		}
+	}
+	if typeHasNodePorts(old) && !typeHasNodePorts(s) {
+		had := nodePorts(old)
+		if !slices.ContainsFunc(nodePorts(s), func(n int) bool { return !slices.Contains(had, n) }) {
+			for i := range is.Ports {
+				is.Ports[i].NodePort = 0
+			}
+		}
+	}
+	if outside(old) && !outside(s) && is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
+		is.ExternalTrafficPolicy = ""
+	}
+	if wantsHealthPort(old) && !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
+		is.HealthCheckNodePort = 0
+	}
+	if was.Type == corev1.ServiceTypeLoadBalancer && is.Type != corev1.ServiceTypeLoadBalancer {
+		if a, b := is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts; a != nil && b != nil && *a == *b {
+			is.AllocateLoadBalancerNodePorts = nil
+		}
+		if ptr.Equal(is.LoadBalancerClass, was.LoadBalancerClass) {
+			is.LoadBalancerClass = nil
+		}
+	}
+	if is.Type != corev1.ServiceTypeLoadBalancer {
+		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
