@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,15 +69,17 @@ func written(f *os.File) (end int64, err error) {
 	}
 	for end < info.Size() {
 		data, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)
-		if err == unix.ENXIO {
+		if err == nil {
+			end, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
+		}
+		switch {
+		case errors.Is(err, unix.ENXIO):
 			return end, nil // nothing but room
-		}
-		if err != nil {
-			break // the file system can't tell
-		}
-		if end, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
-			break // the file system can't tell
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+			return info.Size(), nil // the file system can't tell
+		case err != nil:
+			return 0, fmt.Errorf("look for damage: %w", err)
 		}
 	}
-	return info.Size(), nil
+	return end, nil
 }

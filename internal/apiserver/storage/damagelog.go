@@ -48,10 +48,11 @@ func parseRecord(b []byte) (r record, ok bool) {
 	if l>>63 != 0 {
 		pad = int(l >> 56 & 7)
 	}
-	if n == 0 || n > uint64(len(b)-frame-pad) {
+	size := frame + n + uint64(pad)
+	if n == 0 || size > uint64(len(b)) {
 		return r, false
 	}
-	r.size = frame + int(n) + pad
+	r.size = int(size)
 	for text := b[frame : frame+n]; len(text) > 0; {
 		field, kind, n := protowire.ConsumeTag(text)
 		if n < 0 {

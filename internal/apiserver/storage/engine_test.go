@@ -17,7 +17,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-func open(t *testing.T, dir string) *Engine {
+func open(t testing.TB, dir string) *Engine {
 	t.Helper()
 	e, err := Open(t.Context(), Config{Dir: dir, NoFsync: true})
 	if err != nil {

@@ -128,7 +128,7 @@ func dockerArchive(t testing.TB, im v1.Image, refs ...string) []byte {
 	return buf.Bytes()
 }
 
-func ociArchive(t *testing.T, im v1.Image, ref string) []byte {
+func ociArchive(t testing.TB, im v1.Image, ref string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	p, err := layout.Write(dir, empty.Index)
