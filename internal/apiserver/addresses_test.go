@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -151,5 +155,53 @@ func TestServiceRanges(t *testing.T) {
 	}
 	if err := create("late", "10.200.0.4"); err == nil || !strings.Contains(err.Error(), "does not match the current range") {
 		t.Errorf("after the range was deleted: %v", err)
+	}
+}
+
+// However many write at once: an address or port has one service, and none is lost
+// when a request is refused or meets a newer object.
+func TestServiceRaces(t *testing.T) {
+	cfg := newConfig(t, t.TempDir())
+	cfg.NodePorts = [2]int{30000, 30009} // one for each writer, one that is stored, one to spare
+	c := startWith(t, cfg).admin(t)
+	services := c.CoreV1().Services("default")
+	create := func(name string, spec corev1.ServiceSpec) error {
+		spec.Ports = []corev1.ServicePort{{Port: 80}}
+		_, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		return err
+	}
+	if err := create("shared", corev1.ServiceSpec{}); err != nil {
+		t.Fatal(err)
+	}
+	var won atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if create(fmt.Sprint("racer-", i), corev1.ServiceSpec{ClusterIP: "10.96.0.50"}) == nil {
+				won.Add(1)
+			}
+			for j := range 10 {
+				kind := []corev1.ServiceType{corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeClusterIP}[(i+j)%3]
+				_, err := services.Patch(t.Context(), "shared", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"type":%q,"externalName":"far.example"}}`, kind), metav1.PatchOptions{})
+				if err != nil && !apierrors.IsConflict(err) {
+					t.Errorf("to %s: %v", kind, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d services got one address", won.Load())
+	}
+	if err := services.Delete(t.Context(), "shared", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := records(t, c); n != 2 { // the kubernetes Service and the winner
+		t.Errorf("%d addresses are taken", n)
+	}
+	for i := range 10 {
+		if err := create(fmt.Sprint("port-", i), corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}); err != nil {
+			t.Errorf("a port is lost: %v", err)
+		}
 	}
 }

@@ -35,11 +35,12 @@ var serviceClusters = map[string]struct {
 	ranges string
 	ports  [2]int
 }{
-	"four": {ranges: "10.96.0.0/16"},
-	"dual": {ranges: "10.96.0.0/16,fd00:96::/112"},
-	"six":  {ranges: "fd00:96::/112,10.96.0.0/16"},
-	"own":  {ranges: "10.96.0.0/16,fd00:96::/112"},
-	"tiny": {ranges: "10.96.0.0/29", ports: [2]int{30000, 30003}},
+	"four":     {ranges: "10.96.0.0/16"},
+	"dual":     {ranges: "10.96.0.0/16,fd00:96::/112"},
+	"six":      {ranges: "fd00:96::/112,10.96.0.0/16"},
+	"requests": {ranges: "10.96.0.0/16"},
+	"own":      {ranges: "10.96.0.0/16,fd00:96::/112"},
+	"tiny":     {ranges: "10.96.0.0/29", ports: [2]int{30000, 30003}},
 }
 
 // Services and their addresses and ports are given, kept, refused and given back as
@@ -98,10 +99,14 @@ func (s *serviceScenario) clear(t *testing.T) {
 //	create|put NAME [dry]     the body is the spec
 //	patch NAME [dry] [status] the body is what changes of the spec (or of the status)
 //	delete|get NAME [dry]
+//	raw METHOD [type=…] PATH  the body is YAML
 //	pause, which lets upstream's caches catch up
 //	range|unrange NAME [cidrs=…], address|unaddress NAME, addresses
 func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	s.literals = append(s.literals, value.FindAllString(d.Input, -1)...)
+	if d.Cmd == "raw" {
+		return s.raw(t, d)
+	}
 	var words []string
 	dry, status, cidrs := false, false, []string{}
 	for _, a := range d.CmdArgs {
@@ -186,6 +191,32 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.generalize(show(svc), dry)
 	}
 	return "ok"
+}
+
+// raw does any request; the answer to a good one is its code only.
+func (s *serviceScenario) raw(t *testing.T, d *datadriven.TestData) string {
+	method, path := d.CmdArgs[0].Key, ""
+	kind := "application/json"
+	for _, a := range d.CmdArgs[1:] {
+		if a.Key == "type" {
+			kind = a.Vals[0]
+		} else {
+			path = a.String()
+		}
+	}
+	r := s.api.CoreV1().RESTClient().Verb(method).RequestURI(path)
+	if d.Input != "" {
+		body, err := yaml.YAMLToJSON([]byte(d.Input))
+		if err != nil {
+			t.Fatalf("%s: %v", d.Pos, err)
+		}
+		r.SetHeader("Content-Type", kind).Body(body)
+	}
+	code := 0
+	if err := r.Do(t.Context()).StatusCode(&code).Error(); err != nil {
+		return s.generalize(refusal(err), false)
+	}
+	return fmt.Sprint(code)
 }
 
 func refusal(err error) string {

@@ -23,12 +23,13 @@ const mostBits = 48
 // rangeOf returns the addresses of a prefix; a very small one has none.
 func rangeOf(prefix netip.Prefix) addresses {
 	prefix = prefix.Masked()
-	a := addresses{prefix: prefix, size: 1<<min(prefix.Addr().BitLen()-prefix.Bits(), mostBits) - 1}
+	all := uint64(1) << min(prefix.Addr().BitLen()-prefix.Bits(), mostBits)
+	a := addresses{prefix: prefix, size: all - 1}
 	if prefix.Addr().Is4() && a.size > 0 {
 		a.size--
 	}
-	if r := min(max(16, a.size/16), 256); r < a.size {
-		a.reserved = r
+	if all > 16 {
+		a.reserved = min(max(16, all/16), 256)
 	}
 	return a
 }
