@@ -268,6 +268,16 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// The system's priority classes stay; those that are deleted together with others name nobody.
+func TestSystemPriorityClassesStay(t *testing.T) {
+	for name, stays := range map[string]bool{"system-node-critical": true, "system-cluster-critical": true, "high": false, "": false} {
+		err := send(usual(), request{group: schedulingv1.GroupName, kind: "PriorityClass", resource: "priorityclasses", name: name, op: admission.Delete})
+		if apierrors.IsForbidden(err) != stays || err != nil && !stays {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 // L1.28
 func TestNewNodeIsTainted(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: named("n9")}

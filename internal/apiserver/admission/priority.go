@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,16 +14,19 @@ import (
 
 var priorityClasses = schedulingv1.Resource("priorityclasses")
 
+// The classes of the system itself (L0.64).
+const clusterCritical, nodeCritical = "system-cluster-critical", "system-node-critical"
+
 // priority turns a pod's priority class into a number, and keeps the default class unique (L1.30).
 type priority struct{ reader Reader }
 
 func (priority) Handles(op admission.Operation) bool {
-	return on{create: true, update: true}.handles(op)
+	return on{create: true, update: true, remove: true}.handles(op)
 }
 
 func (pl priority) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	p := podOf(a)
-	if p == nil {
+	if p == nil || a.GetOperation() == admission.Delete {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
@@ -83,6 +87,12 @@ func (pl priority) class(ctx context.Context, name string) (*schedulingv1.Priori
 }
 
 func (pl priority) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetOperation() == admission.Delete {
+		if name := a.GetName(); a.GetResource().GroupResource() == priorityClasses && (name == clusterCritical || name == nodeCritical) {
+			return admission.NewForbidden(a, errors.New("this is a system priority class and cannot be deleted"))
+		}
+		return nil
+	}
 	class, ok := a.GetObject().(*schedulingv1.PriorityClass)
 	if !ok || !class.GlobalDefault || a.GetSubresource() != "" {
 		return nil

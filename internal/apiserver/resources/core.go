@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -319,7 +320,16 @@ func persistentVolumes() *Resource {
 	return Of[corev1.PersistentVolume, corev1.PersistentVolumeList](Resource{
 		Kind: core("PersistentVolume"), Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
-			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
+			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: new(metav1.Now())}
+		},
+		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
+			s, before := &obj.(*corev1.PersistentVolume).Status, old.(*corev1.PersistentVolume).Status
+			switch at := s.LastPhaseTransitionTime; {
+			case s.Phase == before.Phase && at == nil:
+				s.LastPhaseTransitionTime = before.LastPhaseTransitionTime
+			case s.Phase != before.Phase && (at == nil || at.Equal(before.LastPhaseTransitionTime)):
+				s.LastPhaseTransitionTime = new(metav1.Now())
+			}
 		},
 		Fields: map[string]func(runtime.Object) string{"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolume).Name }},
 		Table: table.Kind{

@@ -333,3 +333,16 @@ func TestLazyMakesCacheForReads(t *testing.T) {
 	}
 	list("0")
 }
+
+// The items of a list that is read from etcd don't say their kind: the list does.
+func TestListItemsHaveNoKind(t *testing.T) {
+	c := openClasses(t, Lazy)
+	c.create(t, "n", "a")
+	list := &schedulingv1.PriorityClassList{}
+	if err := c.GetList(t.Context(), classesRoot, all(""), list); err != nil || len(list.Items) != 1 || c.hasCache() {
+		t.Fatalf("%d items, %v", len(list.Items), err)
+	}
+	if kind := list.Items[0].Kind; kind != "" {
+		t.Errorf("an item says that it is a %s", kind)
+	}
+}

@@ -184,7 +184,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
-		c.LeaseManagerConfig, etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
+		c.LeaseManagerConfig, bare{etcd3.NewDefaultDecoder(c.Codec, versioner)}, versioner)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -226,4 +226,17 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
 	return patient{delegator, o.own, pace}, destroy, nil
+}
+
+// bare decodes the items of a list without their kind, which clients get once, with
+// the list.
+type bare struct{ etcd3.Decoder }
+
+// DecodeListItem implements etcd3.Decoder.
+func (b bare) DecodeListItem(ctx context.Context, data []byte, rev uint64, newItem func() runtime.Object) (runtime.Object, error) {
+	o, err := b.Decoder.DecodeListItem(ctx, data, rev, newItem)
+	if _, generic := o.(runtime.Unstructured); err == nil && !generic {
+		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return o, err
 }

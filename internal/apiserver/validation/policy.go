@@ -158,8 +158,17 @@ func systemPriorities() map[string]int32 {
 func priorityClass(c *schedulingv1.PriorityClass) field.ErrorList {
 	var errs field.ErrorList
 	if value, known := systemPriorities()[c.Name]; strings.HasPrefix(c.Name, systemPriorityPrefix) {
-		if !known || value != c.Value || c.GlobalDefault {
-			errs = append(errs, field.Forbidden(field.NewPath("metadata", "name"), fmt.Sprintf("priority class names with '%s' prefix are reserved for system use only. error: %s is not a known system priority class with that value", systemPriorityPrefix, c.Name)))
+		wrong := ""
+		switch {
+		case !known:
+			wrong = fmt.Sprintf("%s is not a known system priority class", c.Name)
+		case value != c.Value:
+			wrong = fmt.Sprintf("value of %s PriorityClass must be %d", c.Name, value)
+		case c.GlobalDefault:
+			wrong = fmt.Sprintf("globalDefault of %s PriorityClass must be false", c.Name)
+		}
+		if wrong != "" {
+			errs = append(errs, field.Forbidden(field.NewPath("metadata", "name"), fmt.Sprintf("priority class names with '%s' prefix are reserved for system use only. error: %s", systemPriorityPrefix, wrong)))
 		}
 	} else if c.Value > highestUserPriority {
 		errs = append(errs, field.Forbidden(field.NewPath("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d", highestUserPriority)))

@@ -189,7 +189,7 @@ func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose 
 	want := []certificatesv1.KeyUsage{purpose, certificatesv1.UsageDigitalSignature}
 	slices.Sort(want)
 	if !slices.Equal(slices.Compact(rest), want) {
-		return fmt.Errorf("usages must be %q and %q, with or without %q", certificatesv1.UsageDigitalSignature, purpose, certificatesv1.UsageKeyEncipherment)
+		return fmt.Errorf("usages did not match %v", []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, purpose})
 	}
 	return nil
 }
