@@ -36,7 +36,7 @@ func Core() []*Resource {
 
 func namespaces() *Resource {
 	return Of[corev1.Namespace, corev1.NamespaceList](Resource{
-		Kind: core("Namespace"), Plural: "namespaces", ShortNames: []string{"ns"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: core("Namespace"), ReturnDeleted: true, Plural: "namespaces", ShortNames: []string{"ns"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		ValidateName: apivalidation.ValidateNamespaceName,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			ns := obj.(*corev1.Namespace)
@@ -258,7 +258,7 @@ func secrets() *Resource {
 
 func serviceAccounts() *Resource {
 	return Of[corev1.ServiceAccount, corev1.ServiceAccountList](Resource{
-		Kind: core("ServiceAccount"), Plural: "serviceaccounts", ShortNames: []string{"sa"}, NoGeneration: true, ValidateName: apivalidation.ValidateServiceAccountName,
+		Kind: core("ServiceAccount"), ReturnDeleted: true, Plural: "serviceaccounts", ShortNames: []string{"sa"}, NoGeneration: true, ValidateName: apivalidation.ValidateServiceAccountName,
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Secrets", Description: "Number of token secrets"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				s := o.(*corev1.ServiceAccount)
@@ -292,7 +292,7 @@ func limitRanges() *Resource {
 
 func resourceQuotas() *Resource {
 	return Of[corev1.ResourceQuota, corev1.ResourceQuotaList](Resource{
-		Kind: core("ResourceQuota"), Plural: "resourcequotas", ShortNames: []string{"quota"}, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: core("ResourceQuota"), ReturnDeleted: true, Plural: "resourcequotas", ShortNames: []string{"quota"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Request"}, {Name: "Limit"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				q := o.(*corev1.ResourceQuota)
@@ -318,7 +318,7 @@ func resourceQuotas() *Resource {
 
 func persistentVolumes() *Resource {
 	return Of[corev1.PersistentVolume, corev1.PersistentVolumeList](Resource{
-		Kind: core("PersistentVolume"), Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: core("PersistentVolume"), ReturnDeleted: true, Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: new(metav1.Now())}
 		},
@@ -380,7 +380,7 @@ func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
 
 func persistentVolumeClaims() *Resource {
 	return Of[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](Resource{
-		Kind: core("PersistentVolumeClaim"), Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: core("PersistentVolumeClaim"), ReturnDeleted: true, Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			c := obj.(*corev1.PersistentVolumeClaim)
 			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
@@ -444,7 +444,7 @@ func replicationControllers() *Resource {
 
 func podTemplates() *Resource {
 	return Of[corev1.PodTemplate, corev1.PodTemplateList](Resource{
-		Kind: core("PodTemplate"), Plural: "podtemplates", NoGeneration: true,
+		Kind: core("PodTemplate"), ReturnDeleted: true, Plural: "podtemplates", NoGeneration: true,
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Containers"}, {Name: "Images"}, {Name: "Pod Labels"}},
 			Row: func(o runtime.Object, _ time.Time) []any {
 				t := o.(*corev1.PodTemplate)

@@ -70,7 +70,7 @@ func (a *Allocator) records() book { return *a.bound.Load() }
 func (a *Allocator) Resource() *resources.Resource {
 	svc := func(o runtime.Object) *corev1.Service { return o.(*corev1.Service) }
 	return resources.Of[corev1.Service, corev1.ServiceList](resources.Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Service"), Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
+		Kind: corev1.SchemeGroupVersion.WithKind("Service"), ReturnDeleted: true, Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
 		Status: true, StatusMetadata: true, NoGeneration: true, CreateOnUpdate: true,
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { dropUnused(svc(obj), svc(old)) },
 		Fields: map[string]func(runtime.Object) string{

@@ -9,6 +9,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
@@ -127,6 +128,10 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 			}
 		}
 		info.NodeName, info.NodeUID = k.Node.Name, string(k.Node.UID)
+	}
+	if w := k.WarnAfter; w != nil && s.now().After(w.Time) {
+		// An old client that does not read its token anew.
+		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token", fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject, int64(s.now().Sub(w.Time).Seconds())))
 	}
 	return info, nil
 }

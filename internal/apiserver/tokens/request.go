@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit"
 	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -125,6 +126,7 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	if req.Status.Token, err = r.sign(c); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
+	audit.AddAuditAnnotation(ctx, authserviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+c.ID)
 	req.CreationTimestamp = metav1.NewTime(now)
 	return req, nil
 }

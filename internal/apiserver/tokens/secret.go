@@ -72,6 +72,7 @@ func (s *Service) secretAccount(ctx context.Context, token string, c *secretClai
 		return nil, fmt.Errorf("service account UID (%s) does not match claim (%s)", account.UID, c.AccountUID)
 	}
 	s.secretUsed(ctx, secret)
+	audit.AddAuditAnnotation(ctx, "authentication.k8s.io/legacy-token", c.Subject)
 	if secret.Labels[LabelInvalidSince] != "" {
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/legacy-token-invalidated", secret.Name+"/"+secret.Namespace)
 		return nil, fmt.Errorf("the token in secret %s/%s for service account %s/%s has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, "+

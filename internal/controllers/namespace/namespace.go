@@ -34,9 +34,16 @@ const parallel = 8
 // look is how long to wait before looking again at content that no watch of ours
 // shows: the slow net under the pods' watch.
 const (
-	lookAtPods = 15 * time.Second
-	lookAtRest = time.Second
+	lookAtPods    = 15 * time.Second
+	lookAtRest    = time.Second
+	lookSeldom    = 8 * time.Second // at what waits for somebody else's finalizer
+	seldomPerWait = 10              // a look after each tenth of the time waited so far
 )
+
+// lookAgain is how long to wait for the rest of a namespace that has been going for waited.
+func lookAgain(waited time.Duration) time.Duration {
+	return min(max(waited/seldomPerWait, lookAtRest), lookSeldom)
+}
 
 // Controller empties namespaces. Its key is the namespace.
 type Controller struct {
@@ -92,6 +99,9 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	}
 	if err := c.publish(ctx, n, f); err != nil {
 		return 0, err
+	}
+	if again == lookAtRest {
+		again = lookAgain(time.Since(n.DeletionTimestamp.Time))
 	}
 	return again, f.content
 }

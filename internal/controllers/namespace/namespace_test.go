@@ -1,0 +1,17 @@
+package namespace
+
+import (
+	"testing"
+	"time"
+)
+
+// A namespace that somebody's finalizer holds is looked at ever more seldom.
+func TestLookAgain(t *testing.T) {
+	for waited, want := range map[time.Duration]time.Duration{
+		-time.Second: time.Second, 0: time.Second, 9 * time.Second: time.Second, 30 * time.Second: 3 * time.Second, time.Hour: 8 * time.Second,
+	} {
+		if got := lookAgain(waited); got != want {
+			t.Errorf("after %v: %v, want %v", waited, got, want)
+		}
+	}
+}
