@@ -3,46 +3,70 @@ package storage
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
-	"strings"
+	"slices"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-func (c classes) hub() *hub { return c.Interface.(bounded).hub }
+// hubOf returns the hub of the clients' watches; of a lazy cache once there is one.
+func (c classes) hubOf() *hub {
+	switch s := c.Interface.(type) {
+	case bounded:
+		return s.hub
+	case patient:
+		return s.hub
+	case *lazy:
+		if p := s.cached.Load(); p != nil {
+			return p.hub
+		}
+	}
+	return nil
+}
 
-// joined waits until n watches have joined the hub and no other is left.
+// joined waits until n watches have joined the hub.
 func (c classes) joined(t *testing.T, n int) {
 	t.Helper()
-	h := c.hub()
-	for deadline := time.Now().Add(8 * time.Second); ; {
+	var joined int
+	for deadline := time.Now().Add(8 * time.Second); ; <-time.After(time.Millisecond) {
+		h := c.hubOf()
 		h.mu.Lock()
-		all, joined := len(h.members), 0
-		for _, j := range h.members {
-			if j {
-				joined++
-			}
-		}
+		joined = len(h.members)
 		h.mu.Unlock()
-		if all == n && joined == n {
+		if joined == n {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d watches have joined, want %d", joined, all, n)
+			t.Fatalf("%d watches have joined, want %d", joined, n)
 		}
-		if _, err := c.engine.Client.Put(t.Context(), "/other", "as leases do"); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// heard returns what a watch hears up to the change named last, as text.
-func heard(t *testing.T, w watch.Interface, last string) (all []string) {
+// said is an event as text, with the version that it leads to.
+type said struct {
+	version uint64
+	text    string
+}
+
+func saidBy(ev watch.Event) said {
+	o, err := meta.Accessor(ev.Object)
+	if err != nil {
+		return said{0, fmt.Sprint(ev.Type)}
+	}
+	return said{versionOf(ev), fmt.Sprintf("%s %s/%s", ev.Type, o.GetNamespace(), o.GetName())}
+}
+
+// heard returns what a watch hears up to the change of the object named last.
+func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 	t.Helper()
 	timeout := time.After(8 * time.Second)
 	for {
@@ -52,9 +76,8 @@ func heard(t *testing.T, w watch.Interface, last string) (all []string) {
 				t.Errorf("ended after %d", len(all))
 				return all
 			}
-			o := ev.Object.(*schedulingv1.PriorityClass)
-			all = append(all, fmt.Sprintf("%s %s/%s", ev.Type, o.Namespace, o.Name))
-			if o.Name == last {
+			all = append(all, saidBy(ev))
+			if o, err := meta.Accessor(ev.Object); err == nil && o.GetName() == last {
 				return all
 			}
 		case <-timeout:
@@ -64,164 +87,231 @@ func heard(t *testing.T, w watch.Interface, last string) (all []string) {
 	}
 }
 
-// Watches that begin and join while objects are written hear of every change after
-// their version once, in order, and of no bookmarks that they did not ask for.
+// Watches that begin while objects are written hear of every change after their
+// version once and in order; those that begin with what is stored hear of that first.
 func TestHubLosesNothing(t *testing.T) {
-	const watches, writes = 40, 2 * hubMemory
-	c := openClasses(t, Uncached)
-	first := c.create(t, "a", "first")
-	began := make(chan watch.Interface, 2*watches)
-	go func() {
-		defer close(began)
-		for i := range watches {
-			opts, key := all(first.ResourceVersion), classesRoot+"/"
-			if i%4 == 1 {
-				key += "b/"
+	for name, caching := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
+		t.Run(name, func(t *testing.T) {
+			const rounds = 30
+			c := openClasses(t, caching)
+			type client struct {
+				watch.Interface
+				namespace string
+				from      uint64 // zero: begins with what is stored
 			}
-			w, err := c.Watch(t.Context(), key, opts)
-			if err != nil {
-				t.Error(err)
-				return
+			var clients []client
+			begin := func(version uint64) {
+				cl := client{from: version}
+				key, opts := classesRoot+"/", all(strconv.FormatUint(version, 10))
+				if len(clients)%3 == 1 {
+					cl.namespace = "b"
+					key += "b/"
+				}
+				if version == 0 {
+					opts = initial()
+				}
+				cl.Interface = c.watch(t, t.Context(), key, opts)
+				clients = append(clients, cl)
 			}
-			began <- w
-			<-time.After(20 * time.Millisecond)
-		}
-	}()
-	var want, wantB []string
-	note := func(what, ns, name string) {
-		ev := fmt.Sprintf("%s %s/%s", what, ns, name)
-		want = append(want, ev)
-		if ns == "b" {
-			wantB = append(wantB, ev)
-		}
+			var changes []said
+			note := func(what watch.EventType, ns, name string, version string) {
+				v, err := strconv.ParseUint(version, 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				changes = append(changes, said{v, fmt.Sprintf("%s %s/%s", what, ns, name)})
+			}
+			now := func() uint64 {
+				v, err := c.GetCurrentResourceVersion(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			write := func(name string) {
+				ns := []string{"a", "b"}[len(changes)/3%2]
+				o := c.create(t, ns, name)
+				note(watch.Added, ns, name, o.ResourceVersion)
+				c.update(t, ns, name, 7)
+				note(watch.Modified, ns, name, fmt.Sprint(now()))
+				if len(changes)%3 == 0 {
+					c.remove(t, ns, name)
+					note(watch.Deleted, ns, name, fmt.Sprint(now()))
+				}
+			}
+			first := c.create(t, "a", "first")
+			note(watch.Added, "a", "first", first.ResourceVersion)
+			random := rand.New(rand.NewPCG(1, 2))
+			for i := range rounds {
+				for j := range 10 {
+					write(fmt.Sprintf("w%d-%d", i, j))
+				}
+				begin(0)
+				begin(now())
+				begin(changes[random.IntN(len(changes))].version) // of which the hub may know nothing any more
+			}
+			h := c.hubOf()
+			h.mu.Lock()
+			if n := len(h.members); n < rounds {
+				t.Errorf("%d have joined", n)
+			}
+			h.mu.Unlock()
+			c.create(t, "b", "last")
+			note(watch.Added, "b", "last", fmt.Sprint(now()))
+			for i, cl := range clients {
+				got := heard(t, cl, "last")
+				from := cl.from
+				var stored []string
+				if from == 0 {
+					isBookmark := func(s said) bool { return s.text == "BOOKMARK /" }
+					if !slices.ContainsFunc(got, isBookmark) { // it has begun with the last
+						got = append(got, saidBy(<-cl.ResultChan()))
+					}
+					end := slices.IndexFunc(got, isBookmark)
+					if end < 0 {
+						t.Fatalf("client %d: no bookmark after %d", i, len(got))
+					}
+					for _, s := range got[:end] {
+						stored = append(stored, s.text)
+					}
+					from = got[end].version
+					got = got[end+1:]
+				}
+				var want []said
+				state := map[string]bool{}
+				for _, s := range changes {
+					var what watch.EventType
+					var object string
+					if _, err := fmt.Sscan(s.text, &what, &object); err != nil {
+						t.Fatal(err)
+					}
+					if cl.namespace != "" && object[:1] != cl.namespace {
+						continue
+					}
+					if s.version > from {
+						want = append(want, s)
+					} else if what == watch.Deleted {
+						delete(state, "ADDED "+object)
+					} else {
+						state["ADDED "+object] = true
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("client %d, from %d: %d events, want %d\n%v\n%v", i, from, len(got), len(want), got, want)
+				}
+				if cl.from == 0 && len(stored) != len(state) {
+					t.Errorf("client %d: begins with %d objects, want %d", i, len(stored), len(state))
+				}
+				for _, s := range stored {
+					if !state[s] {
+						t.Errorf("client %d: begins with %s", i, s)
+					}
+				}
+			}
+			for _, cl := range clients {
+				cl.Stop()
+			}
+			c.joined(t, 0)
+			h.mu.Lock()
+			if h.source != nil || h.recent != nil {
+				t.Error("the hub watches for nobody")
+			}
+			h.mu.Unlock()
+			// And it begins again.
+			w := c.watch(t, t.Context(), classesRoot, all(""))
+			heard(t, w, "last")
+			c.joined(t, 1)
+			c.create(t, "a", "again")
+			heard(t, w, "again")
+		})
 	}
-	n := 0
-	write := func(name string) {
-		ns := []string{"a", "b"}[n/3%2]
-		c.create(t, ns, name)
-		c.update(t, ns, name, int32(n+1))
-		note("ADDED", ns, name)
-		note("MODIFIED", ns, name)
-		n += 2
-		if n%3 == 0 {
-			c.remove(t, ns, name)
-			n++
-			note("DELETED", ns, name)
-		}
-	}
-	for i := 0; n < writes; i++ {
-		write(fmt.Sprint("w", i))
-	}
-	var ws []watch.Interface
-	for w := range began {
-		ws = append(ws, w)
-	}
-	// Nobody reads so far: all are in their queues, and join when they have room.
-	results := make(chan []string, watches)
-	for _, w := range ws {
-		go func() { results <- heard(t, w, "last") }()
-	}
-	c.joined(t, watches)
-	for i := range 10 {
-		write(fmt.Sprint("x", i))
-	}
-	c.create(t, "b", "last")
-	note("ADDED", "b", "last")
-	for range ws {
-		got := <-results
-		expect := want
-		if len(got) == len(wantB) {
-			expect = wantB
-		}
-		if strings.Join(got, "\n") != strings.Join(expect, "\n") {
-			t.Fatalf("%d events, want %d or %d", len(got), len(want), len(wantB))
-		}
-	}
-	for _, w := range ws {
-		w.Stop()
-	}
-	c.joined(t, 0)
-	if h := c.hub(); h.source != nil || h.recent != nil {
-		t.Error("the hub watches for nobody")
-	}
-	// And it begins again.
-	w := c.watch(t, t.Context(), classesRoot, all(""))
-	heard(t, w, "last")
-	c.joined(t, 1)
-	c.create(t, "a", "again")
-	heard(t, w, "again")
 }
 
 // Who has joined ends with the hub's watch; a bookmark is passed on to who wants it.
 func TestHubEnds(t *testing.T) {
-	c := openClasses(t, Uncached)
-	opts := all("")
-	opts.Predicate.AllowWatchBookmarks = true
-	w := c.watch(t, t.Context(), classesRoot, opts)
-	c.joined(t, 1)
-	h := c.hub()
-	h.mu.Lock()
-	for m := range h.members {
-		m.hear(change{watch.Event{Type: watch.Bookmark, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "99"}}}, 99})
-	}
-	source := h.source
-	h.mu.Unlock()
-	for {
-		if ev := <-w.ResultChan(); ev.Type != watch.Bookmark {
-			t.Fatalf("%v", ev)
-		} else if versionOf(ev) == 99 {
-			break
-		}
-	}
-	source.Stop()
-	for ev := range w.ResultChan() {
-		t.Errorf("%v after the end", ev)
+	for name, caching := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
+		t.Run(name, func(t *testing.T) {
+			c := openClasses(t, caching)
+			opts := all("")
+			opts.Predicate.AllowWatchBookmarks = true
+			with, without := c.watch(t, t.Context(), classesRoot, opts), c.watch(t, t.Context(), classesRoot, all("0"))
+			c.joined(t, 2)
+			h := c.hubOf()
+			h.mu.Lock()
+			source := h.source
+			h.mu.Unlock()
+			h.pass(source, change{watch.Event{Type: watch.Bookmark, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "99"}}}, 99})
+			if ev := <-with.ResultChan(); ev.Type != watch.Bookmark || versionOf(ev) != 99 {
+				t.Fatalf("%v", ev)
+			}
+			source.Stop()
+			for _, w := range []watch.Interface{with, without} {
+				for ev := range w.ResultChan() {
+					t.Errorf("%v after the end", ev)
+				}
+			}
+		})
 	}
 }
 
-// A member whose version the hub has forgotten goes on with its own watch.
+// fakeHub is a hub that hears of what is sent to in; its clients begin at versions after 10.
+func fakeHub(t *testing.T) (h *hub, in chan watch.Event, ended chan struct{}) {
+	h = newHub(nil, "classes", 0, nil, func() kruntime.Object { return &schedulingv1.PriorityClass{} }, nil)
+	t.Cleanup(h.close)
+	in, ended = make(chan watch.Event), make(chan struct{})
+	h.source, h.since, h.latest = watch.NewProxyWatcher(in), 10, 10
+	source := h.source
+	go func() { h.run(source); close(ended) }()
+	return h, in, ended
+}
+
+func classAt(version int) watch.Event {
+	return watch.Event{Type: watch.Added, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(version), ResourceVersion: fmt.Sprint(version)}}}
+}
+
+// A client whose version the hub has forgotten can't join.
 func TestHubForgets(t *testing.T) {
-	h := newHub(nil, "classes")
-	defer h.close()
-	in := make(chan watch.Event)
-	h.source = watch.NewProxyWatcher(in)
-	h.since = 10
-	joined, late := &member{hub: h, known: 10, news: make(chan struct{}, 1)}, &member{hub: h, news: make(chan struct{}, 1)}
-	h.members = map[*member]bool{joined: true, late: false}
-	ended := make(chan struct{})
-	go func() { h.run(h.source); close(ended) }()
-	for i := range hubMemory + 5 {
-		in <- watch.Event{Type: watch.Added, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{ResourceVersion: fmt.Sprint(11 + i)}}}
-	}
-	in <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
-	if h.join(late, 14) {
-		t.Error("joined though change 15 is forgotten")
-	}
-	if !h.join(late, 20) {
-		t.Error("not joined")
-	}
-	if heard, more := late.take(); !more || len(heard) != hubMemory-5 || versionOf(heard[0]) != 21 {
-		t.Errorf("%d changes", len(heard))
-	}
-	close(in)
-	<-ended
-	if heard, more := joined.take(); more || len(heard) != hubMemory+6 {
-		t.Errorf("%d changes, more %t", len(heard), more)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, in, ended := fakeHub(t)
+		first := newMember(t.Context(), h, "", all("10"))
+		if !h.join(first, 10) {
+			t.Fatal("not joined")
+		}
+		for i := range hubMemory + 5 {
+			in <- classAt(11 + i)
+		}
+		in <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
+		synctest.Wait()
+		if h.join(newMember(t.Context(), h, "", all("14")), 14) {
+			t.Error("joined though change 15 is forgotten")
+		}
+		second := newMember(t.Context(), h, "", all("20"))
+		if !h.join(second, 20) {
+			t.Error("not joined")
+		}
+		close(in)
+		<-ended
+		count := func(m *member) (n int, last watch.EventType) {
+			for ev := range m.ResultChan() {
+				n, last = n+1, ev.Type
+			}
+			return n, last
+		}
+		if n, last := count(first); n != hubMemory+6 || last != watch.Error {
+			t.Errorf("%d changes, the last is %s", n, last)
+		}
+		if n, last := count(second); n != hubMemory-5 || last != watch.Added {
+			t.Errorf("%d changes, the last is %s", n, last)
+		}
+	})
 }
 
 // What a watch takes that nothing happens to, beside what the HTTP server has of it.
 func TestBytesOfAnIdleWatch(t *testing.T) {
-	for name, tc := range map[string]struct {
-		caching           Caching
-		bytes, goroutines int
-	}{
-		"from the cache": {Lazy, 16 << 10, 2},
-		"from the hub":   {Uncached, 16 << 10, 1},
-	} {
+	for name, tc := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
-			const n = 400
-			c := openClasses(t, tc.caching)
+			const n, most = 400, 3 << 10
+			c := openClasses(t, tc)
 			c.create(t, "a", "one")
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -241,22 +331,23 @@ func TestBytesOfAnIdleWatch(t *testing.T) {
 				return int(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine()
 			}
 			begin(1)
-			if tc.caching == Uncached {
-				c.joined(t, 1)
-			}
+			c.joined(t, 1)
 			bytes, goroutines := use()
 			begin(n)
-			if tc.caching == Uncached {
-				c.joined(t, n+1)
+			c.joined(t, n+1)
+			var moreBytes, moreGoroutines int
+			for deadline := time.Now().Add(8 * time.Second); ; <-time.After(10 * time.Millisecond) { // what they began with goes away
+				if moreBytes, moreGoroutines = use(); moreGoroutines <= goroutines+10 || time.Now().After(deadline) {
+					break
+				}
 			}
-			moreBytes, moreGoroutines := use()
-			if got := (moreBytes - bytes) / n; got > tc.bytes {
-				t.Errorf("%d bytes each, want at most %d", got, tc.bytes)
-			} else {
-				t.Logf("%d bytes each", got)
-			}
-			if got := moreGoroutines - goroutines; got > n*tc.goroutines+10 {
+			if got := moreGoroutines - goroutines; got > 10 {
 				t.Errorf("%d goroutines for %d watches", got, n)
+			}
+			got := (moreBytes - bytes) / n
+			t.Logf("%d bytes each", got)
+			if got > most {
+				t.Errorf("want at most %d", most)
 			}
 		})
 	}

@@ -25,6 +25,7 @@ type lazy struct {
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
 	own               func(context.Context) bool // says whether a part of this process asks
 	pace              *pace                      // the cache's clock; nil on an external store
+	newObject         func() runtime.Object
 
 	cached atomic.Pointer[patient] // set when the cache can answer
 	since  atomic.Uint64           // the version from which it knows all changes
@@ -70,8 +71,16 @@ func (l *lazy) begin(ctx context.Context) (patient, error) {
 	if err != nil {
 		return patient{}, err
 	}
-	p := patient{delegator, l.own, l.pace}
-	l.since.CompareAndSwap(0, since)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.cached.Load(); p != nil { // meanwhile
+		return *p, nil
+	}
+	p := newPatient(delegator, l.root, l.own, l.pace, l.newObject)
+	if l.stopped {
+		p.hub.close()
+	}
+	l.since.Store(since)
 	l.cached.Store(&p)
 	return p, nil
 }
@@ -100,6 +109,9 @@ func (l *lazy) stop() {
 	l.stopped = true
 	for w := range l.direct {
 		w.Stop()
+	}
+	if p := l.cached.Load(); p != nil {
+		p.hub.close()
 	}
 	if l.cache != nil {
 		l.delegator.Stop()

@@ -192,13 +192,14 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	if o.allUncached {
 		return raw, stored.Close, nil
 	}
+	root := strings.Trim(prefix, "/")
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		h := newHub(raw, strings.Trim(prefix, "/"))
-		return bounded{raw, o.own, h}, func() { h.close(); stored.Close() }, nil
+		b := newBounded(raw, root, o.own, newFunc)
+		return b, func() { b.hub.close(); stored.Close() }, nil
 	}
 	clk, pace := o.clock()
-	cached := &lazy{Interface: raw, root: strings.Trim(prefix, "/"), own: o.own, pace: pace, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	cached := &lazy{Interface: raw, root: root, own: o.own, pace: pace, newObject: newFunc, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
@@ -225,7 +226,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
-	return patient{delegator, o.own, pace}, destroy, nil
+	p := newPatient(delegator, root, o.own, pace, newFunc)
+	return p, func() { p.hub.close(); destroy() }, nil
 }
 
 // bare decodes the items of a list without their kind, which clients get once, with

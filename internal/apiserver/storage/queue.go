@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -19,6 +20,13 @@ type patient struct {
 	*cacher.CacheDelegator
 	own  func(context.Context) bool // says whether a part of this process asks
 	pace *pace                      // of the cache; nil on an external store
+	hub  *hub                       // for clients
+}
+
+func newPatient(d *cacher.CacheDelegator, root string, own func(context.Context) bool, pace *pace, newObject func() runtime.Object) patient {
+	p := patient{CacheDelegator: d, own: own, pace: pace}
+	p.hub = newHub(d, root, 0, pace, newObject, p.single)
+	return p
 }
 
 // watchRoom is how many events a client may be behind before the cache's own limit counts.
@@ -26,6 +34,14 @@ const watchRoom = 1000
 
 // Watch implements storage.Interface.
 func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if p.own(ctx) {
+		return p.single(ctx, key, opts)
+	}
+	return p.hub.Watch(ctx, key, opts)
+}
+
+// single begins a watch of the cache.
+func (p patient) single(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return nil, err
 	}
@@ -52,16 +68,21 @@ const slowest = 5 * time.Second
 type bounded struct {
 	storage.Interface
 	own func(context.Context) bool // says whether a part of this process asks
-	hub *hub
+	hub *hub                       // for clients
+}
+
+func newBounded(engine storage.Interface, root string, own func(context.Context) bool, newObject func() runtime.Object) bounded {
+	return bounded{engine, own, newHub(engine, root, 1, nil, newObject, func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+		return watchEngine(ctx, engine, false, key, opts)
+	})}
 }
 
 // Watch implements storage.Interface.
 func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	own := b.own(ctx)
-	if namespace, ok := b.hub.serves(key, opts); ok && !own {
-		return b.hub.watch(ctx, key, namespace, opts)
+	if b.own(ctx) {
+		return watchEngine(ctx, b.Interface, true, key, opts)
 	}
-	return watchEngine(ctx, b.Interface, own, key, opts)
+	return b.hub.Watch(ctx, key, opts)
 }
 
 // apart gives watches of the engine a stream of their own. On that of the caches
@@ -112,18 +133,12 @@ type queue struct {
 	out     chan watch.Event
 	stopped chan struct{}
 	stop    sync.Once
-	member  *member // of a hub that takes the place of the source; nil for none
 }
 
 // newQueue returns a queue that ends when its reader takes longer than slowest for
 // room events while as many are waiting; zero is no limit. It calls ended, unless nil, when it has ended.
 func newQueue(source watch.Interface, room int, slowest time.Duration, ended func()) *queue {
-	return startQueue(source, room, slowest, ended, nil)
-}
-
-// startQueue returns such a queue, which goes on with what m hears once that has joined its hub.
-func startQueue(source watch.Interface, room int, slowest time.Duration, ended func(), m *member) *queue {
-	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{}), member: m}
+	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{})}
 	go q.run(source, room, slowest, ended)
 	return q
 }
@@ -138,24 +153,17 @@ func (q *queue) ResultChan() <-chan watch.Event { return q.out }
 
 func (q *queue) run(source watch.Interface, room int, slowest time.Duration, ended func()) {
 	defer close(q.out)
-	stop := source.Stop
-	defer func() { stop() }()
+	defer source.Stop()
 	if ended != nil {
 		defer ended()
 	}
 	var waiting []watch.Event
 	var late <-chan time.Time // set while the queue is full
 	taken := 0                // since late was set
-	var news <-chan struct{}  // of the hub, which takes the place of the source
-	var asks <-chan time.Time // for the bookmark with which it does
-	if q.member != nil {
-		asks = time.After(firstAsk)
-	}
-	wait := firstAsk
-	for in := source.ResultChan(); in != nil || news != nil || len(waiting) > 0; {
-		from, hear, to, first := in, news, q.out, watch.Event{}
+	for in := source.ResultChan(); in != nil || len(waiting) > 0; {
+		from, to, first := in, q.out, watch.Event{}
 		if len(waiting) >= room {
-			from, hear = nil, nil
+			from = nil
 		}
 		switch {
 		case len(waiting) < room/2 || taken >= room:
@@ -174,28 +182,7 @@ func (q *queue) run(source watch.Interface, room int, slowest time.Duration, end
 				in = nil
 				continue
 			}
-			if q.member != nil && ev.Type == watch.Bookmark {
-				joined, wanted := q.member.bookmark(ev)
-				if joined {
-					in, news, asks = nil, q.member.news, nil
-					stop()
-					stop = func() {} // the source and its buffers are not kept
-				}
-				if !wanted {
-					continue
-				}
-			}
 			waiting = append(waiting, ev)
-		case <-asks:
-			q.member.ask()
-			wait = min(2*wait, lastAsk)
-			asks = time.After(wait)
-		case <-hear:
-			heard, more := q.member.take()
-			waiting = append(waiting, heard...)
-			if !more {
-				news = nil
-			}
 		case to <- first:
 			waiting[0] = watch.Event{}
 			waiting = waiting[1:]

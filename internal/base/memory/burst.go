@@ -15,9 +15,13 @@ const (
 	// A burst is over when there was none for so long.
 	quietGap = 10 * time.Second
 	// So much that may be unused is given back without a burst, too, when little is
-	// allocated: what a thousand watches or a long list took. An idle cluster has less.
+	// allocated: what a long list took. An idle cluster has less.
 	muchSpare = 20 << 20
-	little    = 2 << 20 // in quietGap
+	// Less is worth it after more than an idle cluster allocates in minutes: what a
+	// thousand watches took to begin.
+	someSpare = 6 << 20
+	much      = 32 << 20 // since the process was settled
+	little    = 2 << 20  // in quietGap
 	// In a burst the heap may grow by so many bytes before it is collected: with a
 	// heap as small as that of an idle cluster the collector takes a fifth of the
 	// processor time otherwise.
@@ -40,6 +44,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 	next := append(first, quietGap)
 	burst := false // since the process was settled
 	before := used()
+	settled := before
 	settle := time.NewTimer(next[0])
 	defer settle.Stop()
 	for {
@@ -59,8 +64,9 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			use := used()
 			quiet := use.allocated-before.allocated < little
 			before = use
-			if burst || len(next) > 1 || quiet && use.spare > muchSpare {
+			if burst || len(next) > 1 || quiet && use.worthSettling(settled) {
 				burst = false
+				settled = use
 				p.percent = settledPercent
 				if err := Settle(); err != nil {
 					return err
@@ -108,6 +114,11 @@ func live() uint64 { return figure("/gc/heap/live:bytes") }
 type use struct {
 	allocated uint64 // bytes since the start
 	spare     uint64 // bytes that Settle may give back: those without objects, and objects made since the last collection
+}
+
+// worthSettling says whether enough is to spare, when the process was last settled at that use.
+func (u use) worthSettling(settled use) bool {
+	return u.spare > muchSpare || u.spare > someSpare && u.allocated-settled.allocated > much
 }
 
 func used() use {

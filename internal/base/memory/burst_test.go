@@ -34,6 +34,24 @@ func TestPaceOfABurst(t *testing.T) {
 	}
 }
 
+func TestWorthSettling(t *testing.T) {
+	for _, tc := range []struct {
+		name             string
+		allocated, spare uint64 // MB
+		want             bool
+	}{
+		{"an idle cluster after minutes", 20, 15, false},
+		{"the same for long", 33, 5, false},
+		{"after a thousand watches have begun", 100, 10, true},
+		{"what a long list took", 30, 25, true},
+	} {
+		settled := use{allocated: 1 << 30}
+		if got := (use{settled.allocated + tc.allocated<<20, tc.spare << 20}).worthSettling(settled); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
 // A burst of real collections changes Go's own pace.
 func TestFollowsCollections(t *testing.T) {
 	t.Setenv("GOGC", "")

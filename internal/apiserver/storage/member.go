@@ -1,0 +1,231 @@
+package storage
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+const (
+	// lastBookmark is how long before the end of its time a client hears how far it
+	// is, so that it can go on from there; as long as upstream.
+	lastBookmark = 2 * time.Second
+	// memberRoom is how many changes a client may be behind without having been heard
+	// of: a few, so that most changes wake its own goroutine only.
+	memberRoom = 2
+)
+
+// member is a watch of a client that a hub serves. Nothing of it runs while it waits:
+//
+//	started, with a watch of its own ──the bookmark after the initial events──▶ joined, waiting ──a change──▶ pumping ──all taken──▶ waiting
+//
+// One that begins at a version joins at once. A member that is too slow, whose hub's
+// watch has ended or who has been stopped ends, for good, by closing out.
+type member struct {
+	hub       *hub
+	namespace string // all, when empty
+	bookmarks bool   // are wanted
+	initial   bool   // the one after the initial events is
+	out       chan watch.Event
+	gone      chan struct{} // closed when nobody reads out any more
+	attended  func()        // undoes that the cache minds bookmarks for it; nil for none
+	last      *time.Timer   // for the bookmark before the end of its time; nil for none
+	stop      sync.Once
+
+	known uint64 // it has heard of all changes up to this version; guarded by the hub's mu
+
+	mu      sync.Mutex
+	unhook  func() bool   // from the end of the client's context
+	heard   []watch.Event // oldest first
+	pumping bool          // a goroutine sends what was heard
+	over    bool          // nothing comes any more
+	cut     bool          // gone is closed
+	closed  bool          // out is
+	late    time.Time     // when more than watchRoom began to wait
+	taken   int           // since late
+}
+
+func newMember(ctx context.Context, h *hub, namespace string, opts storage.ListOptions) *member {
+	m := &member{hub: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
+		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
+		out:     make(chan watch.Event, memberRoom), gone: make(chan struct{})}
+	if m.bookmarks {
+		if h.pace != nil {
+			m.attended = h.pace.client()
+		}
+		if end, ok := ctx.Deadline(); ok {
+			m.last = time.AfterFunc(time.Until(end)-lastBookmark, func() { h.bookmark(m) })
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unhook = context.AfterFunc(ctx, m.Stop)
+	return m
+}
+
+// ResultChan implements watch.Interface. It is closed when the hub's watch has ended, the reader was too slow, or after Stop.
+func (m *member) ResultChan() <-chan watch.Event { return m.out }
+
+// Stop implements watch.Interface.
+func (m *member) Stop() {
+	m.stop.Do(func() {
+		if m.attended != nil {
+			m.attended()
+		}
+		if m.last != nil {
+			m.last.Stop()
+		}
+		m.mu.Lock()
+		m.unhook()
+		m.cutOff()
+		m.mu.Unlock()
+		m.hub.leave(m) // after that it does not join any more
+	})
+}
+
+func (m *member) hasGone() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cut
+}
+
+// start passes a watch of its own on until it has heard all that it is to begin with, and joins.
+func (m *member) start(own watch.Interface) {
+	defer m.pump()
+	defer own.Stop()
+	for {
+		select {
+		case ev, ok := <-own.ResultChan():
+			if !ok {
+				m.mu.Lock()
+				m.over = true
+				m.mu.Unlock()
+				return
+			}
+			wanted, joined := true, false
+			if ev.Type == watch.Bookmark {
+				o, err := meta.Accessor(ev.Object)
+				first := err == nil && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != ""
+				wanted = m.bookmarks && (m.initial || !first)
+				joined = m.hub.join(m, versionOf(ev)) // or goes on with its own, up to the next bookmark
+			}
+			if wanted {
+				select {
+				case m.out <- ev:
+				case <-m.gone:
+					return
+				}
+			}
+			if joined {
+				return
+			}
+		case <-m.gone:
+			return
+		}
+	}
+}
+
+// hear takes a change. Call with the hub's mu held.
+func (m *member) hear(c change) {
+	switch c.Type {
+	case watch.Error:
+		c.Object = c.Object.DeepCopyObject() // others get it, too
+	case watch.Bookmark:
+		if !m.bookmarks || c.version < m.known {
+			return
+		}
+	default:
+		if c.version <= m.known {
+			return
+		}
+		if o, err := meta.Accessor(c.Object); err == nil && m.namespace != "" && o.GetNamespace() != m.namespace {
+			return
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over {
+		return
+	}
+	if !m.pumping {
+		select {
+		case m.out <- c.Event:
+			return
+		default:
+		}
+		m.pumping = true
+		go m.pump()
+	}
+	m.heard = append(m.heard, c.Event)
+	if m.tooSlow() {
+		m.cutOff()
+	}
+}
+
+// tooSlow says whether the client takes longer than slowest for watchRoom changes
+// while more are waiting. Call with mu held.
+func (m *member) tooSlow() bool {
+	if len(m.heard) < watchRoom {
+		m.late = time.Time{}
+		return false
+	}
+	if now := time.Now(); m.late.IsZero() || m.taken >= watchRoom {
+		m.late, m.taken = now, 0
+	} else {
+		return now.Sub(m.late) > slowest
+	}
+	return false
+}
+
+// cutOff ends the member without what is waiting. Call with mu held.
+func (m *member) cutOff() {
+	if !m.cut {
+		m.cut = true
+		close(m.gone)
+	}
+	m.over, m.heard = true, nil
+	m.finish()
+}
+
+// end ends the member after what is waiting. Call with the hub's mu held.
+func (m *member) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = true
+	m.finish()
+}
+
+// finish closes out when nobody sends and nothing comes any more. Call with mu held.
+func (m *member) finish() {
+	if m.over && !m.pumping && !m.closed {
+		m.closed = true
+		close(m.out)
+	}
+}
+
+// pump sends what was heard until nothing is left.
+func (m *member) pump() {
+	for {
+		m.mu.Lock()
+		if len(m.heard) == 0 {
+			m.heard, m.pumping = nil, false
+			m.finish()
+			m.mu.Unlock()
+			return
+		}
+		ev := m.heard[0]
+		m.heard[0] = watch.Event{}
+		m.heard = m.heard[1:]
+		m.taken++
+		m.mu.Unlock()
+		select {
+		case m.out <- ev:
+		case <-m.gone:
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// A reader that is slow loses nothing while it keeps pace with most of what comes,
+// and is cut off when it does not; one that waits has nothing running for it.
+func TestMemberIsPatient(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pause time.Duration // between two reads
+		all   bool          // whether everything arrives
+	}{
+		"fair":  {slowest / watchRoom / 2, true},
+		"slow":  {slowest / watchRoom * 2, false},
+		"never": {time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const events = 10 * watchRoom
+				h, in, ended := fakeHub(t)
+				m := newMember(t.Context(), h, "", all("10"))
+				if !h.join(m, 10) {
+					t.Fatal("not joined")
+				}
+				go func() {
+					defer close(in)
+					for i := range events {
+						in <- classAt(11 + i)
+						time.Sleep(slowest / watchRoom / 4)
+					}
+				}()
+				got := 0
+				for ev := range m.ResultChan() {
+					if versionOf(ev) != uint64(11+got) {
+						t.Fatalf("event %d leads to %d", got, versionOf(ev))
+					}
+					got++
+					time.Sleep(tc.pause)
+				}
+				if (got == events) != tc.all {
+					t.Errorf("%d of %d events arrived", got, events)
+				}
+				<-ended
+				synctest.Wait()
+				if m.pumping {
+					t.Error("its goroutine goes on")
+				}
+				m.Stop()
+			})
+		})
+	}
+}
+
+// A client that wants bookmarks hears how far the hub is before its time is up.
+func TestMemberBookmarkAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, in, ended := fakeHub(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		opts := all("10")
+		opts.Predicate.AllowWatchBookmarks = true
+		m := newMember(ctx, h, "other", opts)
+		if !h.join(m, 10) {
+			t.Fatal("not joined")
+		}
+		began := time.Now()
+		in <- classAt(33) // in no namespace
+		ev := <-m.ResultChan()
+		if ev.Type != watch.Bookmark || versionOf(ev) != 33 || time.Since(began) != time.Minute-lastBookmark {
+			t.Errorf("after %v: %v", time.Since(began), ev)
+		}
+		if ev, open := <-m.ResultChan(); open || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(began), ev)
+		}
+		synctest.Wait()
+		if len(h.members) != 0 || h.source != nil {
+			t.Error("it is still a member")
+		}
+		close(in)
+		<-ended
+	})
+}
+
+// Stop, at any time and more than once, ends a member; what it began with ends, too.
+func TestMemberStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, in, ended := fakeHub(t)
+		own := watch.NewFake()
+		m := newMember(t.Context(), h, "", initial())
+		m.pumping = true
+		go m.start(own)
+		own.Add(classAt(3).Object)
+		if ev := <-m.ResultChan(); versionOf(ev) != 3 {
+			t.Errorf("%v", ev)
+		}
+		m.Stop()
+		m.Stop()
+		if ev, open := <-m.ResultChan(); open {
+			t.Errorf("%v after the end", ev)
+		}
+		if !own.IsStopped() {
+			t.Error("its own watch goes on")
+		}
+		if h.join(m, 10) || len(h.members) != 0 {
+			t.Error("joined after the end")
+		}
+		close(in)
+		<-ended
+	})
+}
+
+// An object is encoded once for each form that its clients want, and stays as it is.
+func TestSharedIsEncodedOnce(t *testing.T) {
+	o := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	ev := share(share(watch.Event{Type: watch.Added, Object: o}))
+	calls := 0
+	encode := func(o runtime.Object, w io.Writer) error {
+		calls++
+		c := o.(*schedulingv1.PriorityClass)
+		c.Kind = "set by the encoder"
+		_, err := fmt.Fprint(w, c.Name, calls)
+		return err
+	}
+	s := ev.Object.(runtime.CacheableObject)
+	for range 2 {
+		var one bytes.Buffer
+		two := runtime.NewSpliceBuffer()
+		if err := errors.Join(s.CacheEncode("one", encode, &one), s.CacheEncode("two", encode, two)); err != nil {
+			t.Fatal(err)
+		}
+		if one.String() != "a1" || string(two.Bytes()) != "a2" {
+			t.Errorf("%q, %q", one.String(), two.Bytes())
+		}
+	}
+	if o.Kind != "" || s.GetObject() == runtime.Object(o) {
+		t.Error("the object itself is handed out")
+	}
+	broken := errors.New("broken")
+	for range 2 {
+		if err := s.CacheEncode("three", func(runtime.Object, io.Writer) error { return broken }, io.Discard); !errors.Is(err, broken) {
+			t.Errorf("%v", err)
+		}
+	}
+	if status := share(watch.Event{Type: watch.Error, Object: &metav1.Status{}}); status.Object != runtime.Object(status.Object.(*metav1.Status)) {
+		t.Error("a status has no metadata to share")
+	}
+}

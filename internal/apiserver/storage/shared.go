@@ -1,0 +1,76 @@
+package storage
+
+import (
+	"bytes"
+	"io"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// shared is an object that several clients hear of. It is encoded once for all who
+// want it alike, and never changed.
+type shared struct {
+	metav1.Object // for reading only
+	object        runtime.Object
+
+	mu    sync.Mutex
+	forms map[runtime.Identifier]*form
+}
+
+// form is an encoding of an object.
+type form struct {
+	make  sync.Once
+	bytes []byte
+	err   error
+}
+
+var _ runtime.CacheableObject = (*shared)(nil)
+
+// share makes the object of an event one that several may have.
+func share(ev watch.Event) watch.Event {
+	if _, ok := ev.Object.(runtime.CacheableObject); ok {
+		return ev
+	}
+	if o, ok := ev.Object.(metav1.Object); ok {
+		ev.Object = &shared{Object: o, object: ev.Object, forms: map[runtime.Identifier]*form{}}
+	}
+	return ev
+}
+
+// CacheEncode implements runtime.CacheableObject.
+func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+	s.mu.Lock()
+	f := s.forms[id]
+	if f == nil {
+		f = &form{}
+		s.forms[id] = f
+	}
+	s.mu.Unlock()
+	f.make.Do(func() {
+		var b bytes.Buffer
+		f.err = encode(s.GetObject(), &b) // a copy: an encoder may set the kind
+		f.bytes = b.Bytes()
+	})
+	if f.err != nil {
+		return f.err
+	}
+	if b, ok := w.(runtime.Splice); ok {
+		b.Splice(f.bytes)
+		return nil
+	}
+	_, err := w.Write(f.bytes)
+	return err
+}
+
+// GetObject implements runtime.CacheableObject.
+func (s *shared) GetObject() runtime.Object { return s.object.DeepCopyObject() }
+
+// DeepCopyObject implements runtime.Object.
+func (s *shared) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
+
+// GetObjectKind implements runtime.Object. It is for reading only.
+func (s *shared) GetObjectKind() schema.ObjectKind { return s.object.GetObjectKind() }
