@@ -3,9 +3,11 @@ package storage
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,4 +159,36 @@ func TestSharedIsEncodedOnce(t *testing.T) {
 	if status := share(watch.Event{Type: watch.Error, Object: &metav1.Status{}}); status.Object != runtime.Object(status.Object.(*metav1.Status)) {
 		t.Error("a status has no metadata to share")
 	}
+}
+
+// BenchmarkFanOut passes a change on to 200 clients who want it encoded alike.
+func BenchmarkFanOut(b *testing.B) {
+	h := newHub(nil, "classes", 0, nil, nil, nil)
+	defer h.close()
+	h.source = watch.NewFake()
+	const clients = 200
+	var heard sync.WaitGroup
+	for range clients {
+		m := newMember(b.Context(), h, "", all("1"))
+		if !h.join(m, 1) {
+			b.Fatal("not joined")
+		}
+		go func() {
+			for ev := range m.ResultChan() {
+				if err := ev.Object.(runtime.CacheableObject).CacheEncode("json", func(o runtime.Object, w io.Writer) error { return json.NewEncoder(w).Encode(o) }, io.Discard); err != nil {
+					b.Error(err)
+				}
+				heard.Done()
+			}
+		}()
+	}
+	version := 1
+	for b.Loop() {
+		version++
+		heard.Add(clients)
+		ev := classAt(version)
+		h.pass(h.source, change{ev, uint64(version)})
+		heard.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*clients), "ns/client")
 }
