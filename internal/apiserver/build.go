@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -130,6 +131,7 @@ func (s *Server) install() error {
 	for path, h := range handlers {
 		s.generic.Handler.NonGoRestfulMux.Handle(path, h)
 	}
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandlePrefix(flow.DebugPath, http.HandlerFunc(s.ext.flow.Debug))
 	s.generic.PrepareRun() // installs the health endpoints
 	s.handler = s.generic.Handler
 	s.rbac.SetSources(func(gr schema.GroupResource) auth.Source { return s.stores[gr] })

@@ -39,6 +39,7 @@ import (
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
 	"carob/internal/apiserver/audit"
+	"carob/internal/apiserver/flow"
 	"carob/internal/base/errkind"
 )
 
@@ -453,6 +454,11 @@ func TestFlowControl(t *testing.T) {
 		}
 		return fmt.Errorf("not sorted yet")
 	})
+	for dump, want := range map[string]string{"dump_priority_levels": "PriorityLevelName, ActiveQueues", "dump_queues": "leader-election,", "dump_requests": "FlowSchemaName"} {
+		if code, body := r.get(t, flow.DebugPath+dump, "*/*"); code != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d %s", dump, code, body)
+		}
+	}
 	if err := c.FlowcontrolV1().FlowSchemas().Delete(ctx, "catch-all", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	epmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
@@ -40,7 +41,8 @@ type Config struct {
 // Dispatcher lets requests pass by priority and fairness.
 type Dispatcher struct {
 	cfg     Config
-	ready   atomic.Pointer[http.Handler] // set when the configuration is known
+	ready   atomic.Pointer[http.Handler]        // set when the configuration is known
+	debug   atomic.Pointer[mux.PathRecorderMux] // set with ready
 	next    http.Handler
 	deleted chan struct{} // has a value when an object was deleted
 	// reads and writes are in flight.
@@ -72,6 +74,19 @@ func (d *Dispatcher) Filter(next http.Handler) http.Handler {
 		}
 		plain.ServeHTTP(w, r)
 	})
+}
+
+// DebugPath is where Debug belongs.
+const DebugPath = "/debug/api_priority_and_fairness/"
+
+// Debug answers which requests are waiting and running, once they are sorted.
+func (d *Dispatcher) Debug(w http.ResponseWriter, r *http.Request) {
+	debug := d.debug.Load()
+	if debug == nil {
+		http.Error(w, "requests are not sorted yet", http.StatusServiceUnavailable)
+		return
+	}
+	debug.ServeHTTP(w, r)
 }
 
 // counted counts the requests in flight that end by themselves.
@@ -127,6 +142,9 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	}
 	estimate := flowrequest.NewWorkEstimator(d.stats, control.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), control.GetMaxSeats)
 	h := genericfilters.WithPriorityAndFairness(d.next, d.cfg.LongRunning, control, estimate, d.cfg.RequestTimeout/4)
+	debug := mux.NewPathRecorderMux("priority-and-fairness")
+	control.Install(debug)
+	d.debug.Store(debug)
 	d.ready.Store(&h)
 	for {
 		select {
