@@ -454,7 +454,7 @@ func TestFlowControl(t *testing.T) {
 		}
 		return fmt.Errorf("not sorted yet")
 	})
-	for dump, want := range map[string]string{"dump_priority_levels": "PriorityLevelName, ActiveQueues", "dump_queues": "leader-election,", "dump_requests": "FlowSchemaName"} {
+	for dump, want := range map[string]string{"dump_priority_levels": "PriorityLevelName, ActiveQueues", "dump_queues": "PriorityLevelName, Index", "dump_requests": "FlowSchemaName"} {
 		if code, body := r.get(t, flow.DebugPath+dump, "*/*"); code != http.StatusOK || !strings.Contains(string(body), want) {
 			t.Errorf("%s: %d %s", dump, code, body)
 		}

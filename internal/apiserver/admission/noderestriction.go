@@ -160,8 +160,11 @@ func (n nodeRestriction) mirrorPod(ctx context.Context, p *corev1.Pod, node stri
 
 func (n nodeRestriction) ownPod(ctx context.Context, a admission.Attributes, node, rule string) error {
 	obj, err := n.reader.Get(ctx, podResource, a.GetNamespace(), a.GetName())
+	if apierrors.IsNotFound(err) {
+		return apierrors.NewNotFound(corev1.Resource("pod"), a.GetName())
+	}
 	if err != nil {
-		return err // NotFound is what the request would give anyway
+		return err
 	}
 	if p, ok := obj.(*corev1.Pod); !ok || p.Spec.NodeName != node {
 		return fmt.Errorf(rule, node)

@@ -76,7 +76,7 @@ func (s *Service) secretAccount(ctx context.Context, token string, c *secretClai
 	if secret.Labels[LabelInvalidSince] != "" {
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/legacy-token-invalidated", secret.Name+"/"+secret.Namespace)
 		return nil, fmt.Errorf("the token in secret %s/%s for service account %s/%s has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, "+
-			"or remove the %q label from the secret to temporarily allow use of this token", c.Namespace, c.Secret, c.Namespace, c.Account, LabelInvalidSince)
+			"or remove the '%s' label from the secret to temporarily allow use of this token", c.Namespace, c.Secret, c.Namespace, c.Account, LabelInvalidSince)
 	}
 	kind := "manual"
 	for _, r := range account.Secrets {
