@@ -7,7 +7,6 @@ package admission
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,10 +42,10 @@ type Config struct {
 	Configuration Configuration
 }
 
-// plugin is one of ours and the plugins of upstream that it is.
+// plugin is one of ours, under the name that it has upstream.
 type plugin struct {
 	admission.Interface
-	names string
+	name string
 }
 
 // New returns the chain: a mutating and a validating admission plugin. NewQuota's
@@ -58,8 +57,7 @@ func New(c Config) (admission.Interface, error) {
 	}
 	chain := make([]admission.Interface, len(all))
 	for i := range all {
-		name, _, _ := strings.Cut(all[i].names, " ")
-		chain[i] = Measured(name, all[i].Interface)
+		chain[i] = Measured(all[i].name, all[i].Interface)
 	}
 	return admission.NewChainHandler(chain...), nil
 }
@@ -83,7 +81,10 @@ func plugins(c Config) ([]plugin, error) {
 		{storageInUse{}, "StorageObjectInUseProtection"},
 		{claimResize{c.Reader}, "PersistentVolumeClaimResize"},
 		{runtimeClass{c.Reader}, "RuntimeClass"},
-		{certificates{c.Authorizer}, "CertificateApproval CertificateSigning ClusterTrustBundleAttest CertificateSubjectRestriction"},
+		{certificateApproval{signers{c.Authorizer}}, "CertificateApproval"},
+		{certificateSigning{signers{c.Authorizer}}, "CertificateSigning"},
+		{trustBundleAttest{signers{c.Authorizer}}, "ClusterTrustBundleAttest"},
+		{certificateSubject{}, "CertificateSubjectRestriction"},
 		{defaultIngressClass{c.Reader}, "DefaultIngressClass"},
 		{topologyLabels{c.Reader}, "PodTopologyLabels"},
 		{nodeFeatures{c.Reader}, "NodeDeclaredFeatureValidator"},

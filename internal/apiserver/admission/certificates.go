@@ -15,61 +15,92 @@ import (
 	"carob/internal/base/certrequest"
 )
 
-// certificates lets only those approve, sign and attest who may do so for the
-// signer in question, and keeps anybody from asking for a certificate of the
-// administrators' group.
-type certificates struct{ authorizer authorizer.Authorizer }
+// signers asks whether users may do something for a signer.
+type signers struct{ authorizer authorizer.Authorizer }
 
-func (certificates) Handles(op admission.Operation) bool {
+// certificateApproval lets only those approve requests who may for their signer.
+type certificateApproval struct{ signers }
+
+// certificateSigning lets only those sign requests who may for their signer.
+type certificateSigning struct{ signers }
+
+// trustBundleAttest lets only those write a signer's trust bundles who may attest for it.
+type trustBundleAttest struct{ signers }
+
+// certificateSubject keeps anybody from asking for a certificate of the administrators' group.
+type certificateSubject struct{}
+
+func (certificateApproval) Handles(op admission.Operation) bool { return op == admission.Update }
+func (certificateSigning) Handles(op admission.Operation) bool  { return op == admission.Update }
+func (certificateSubject) Handles(op admission.Operation) bool  { return op == admission.Create }
+func (trustBundleAttest) Handles(op admission.Operation) bool {
 	return on{create: true, update: true}.handles(op)
 }
 
-func (c certificates) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	switch o := a.GetObject().(type) {
-	case *certificatesv1.CertificateSigningRequest:
-		return c.request(ctx, a, o)
-	case *certificatesv1.ClusterTrustBundle:
-		old, _ := a.GetOldObject().(*certificatesv1.ClusterTrustBundle)
-		if o.Spec.SignerName == "" || a.GetOperation() == admission.Update && old != nil && onlyGarbageCollection(o, old) {
-			return nil
-		}
-		if !c.may(ctx, a.GetUserInfo(), "attest", o.Spec.SignerName) {
-			return admission.NewForbidden(a, fmt.Errorf("user not permitted to attest for signerName %q", o.Spec.SignerName))
-		}
+func (c certificateApproval) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	_, old, err := updatedRequest(a, "approval")
+	if old == nil || err != nil {
+		return err
 	}
-	return nil
+	return c.check(ctx, a, "approve", "approve requests with", old.Spec.SignerName)
 }
 
-func (c certificates) request(ctx context.Context, a admission.Attributes, r *certificatesv1.CertificateSigningRequest) error {
-	if a.GetOperation() == admission.Create {
-		if a.GetSubresource() == "" && r.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName {
-			return notAdministrators(a, r)
-		}
+func (c certificateSigning) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	r, old, err := updatedRequest(a, "status")
+	if old == nil || err != nil {
+		return err
+	}
+	if slices.Equal(r.Status.Certificate, old.Status.Certificate) && apiequality.Semantic.DeepEqual(r.Status.Conditions, old.Status.Conditions) {
 		return nil
 	}
-	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
+	return c.check(ctx, a, "sign", "sign requests with", old.Spec.SignerName)
+}
+
+func (c trustBundleAttest) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	o, ok := a.GetObject().(*certificatesv1.ClusterTrustBundle)
 	if !ok {
-		return admission.NewForbidden(a, fmt.Errorf("unexpected type %T", a.GetOldObject()))
+		return nil
 	}
-	switch signer := old.Spec.SignerName; a.GetSubresource() {
-	case "approval":
-		if !c.may(ctx, a.GetUserInfo(), "approve", signer) {
-			return admission.NewForbidden(a, fmt.Errorf("user not permitted to approve requests with signerName %q", signer))
-		}
-	case "status":
-		same := slices.Equal(r.Status.Certificate, old.Status.Certificate) && apiequality.Semantic.DeepEqual(r.Status.Conditions, old.Status.Conditions)
-		if !same && !c.may(ctx, a.GetUserInfo(), "sign", signer) {
-			return admission.NewForbidden(a, fmt.Errorf("user not permitted to sign requests with signerName %q", signer))
-		}
+	old, _ := a.GetOldObject().(*certificatesv1.ClusterTrustBundle)
+	if o.Spec.SignerName == "" || a.GetOperation() == admission.Update && old != nil && onlyGarbageCollection(o, old) {
+		return nil
 	}
-	return nil
+	return c.check(ctx, a, "attest", "attest for", o.Spec.SignerName)
+}
+
+func (certificateSubject) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok || a.GetSubresource() != "" || r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
+		return nil
+	}
+	return notAdministrators(a, r)
+}
+
+// updatedRequest returns a request that is updated through a subresource, as it is to be and as it was; nil for anything else.
+func updatedRequest(a admission.Attributes, subresource string) (r, old *certificatesv1.CertificateSigningRequest, err error) {
+	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok || a.GetSubresource() != subresource {
+		return nil, nil, nil
+	}
+	if old, ok = a.GetOldObject().(*certificatesv1.CertificateSigningRequest); !ok {
+		return nil, nil, admission.NewForbidden(a, fmt.Errorf("unexpected type %T", a.GetOldObject()))
+	}
+	return r, old, nil
+}
+
+// check refuses a user who may not use verb for a signer.
+func (s signers) check(ctx context.Context, a admission.Attributes, verb, what, signer string) error {
+	if s.may(ctx, a.GetUserInfo(), verb, signer) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("user not permitted to %s signerName %q", what, signer))
 }
 
 // may reports whether u may use verb for a signer, by its name or by its whole domain.
-func (c certificates) may(ctx context.Context, u user.Info, verb, signer string) bool {
+func (s signers) may(ctx context.Context, u user.Info, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
-		decision, _, err := c.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
+		decision, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
 			Resource: "signers", Name: name, ResourceRequest: true})
 		if err == nil && decision == authorizer.DecisionAllow {
 			return true

@@ -33,7 +33,7 @@ func TestOrder(t *testing.T) {
 	}
 	var got []string
 	for _, p := range all {
-		got = append(got, strings.Fields(p.names)...)
+		got = append(got, p.name)
 	}
 	if !slices.Equal(got, upstreamOrder) {
 		t.Errorf("order %v\nwant  %v", got, upstreamOrder)

@@ -42,12 +42,15 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 	}
 	find := config.ConfigureHosts(ctx, opts)
 	token := auth.GetRegistryToken()
-	if token == "" {
-		return find
-	}
 	return func(host string) ([]docker.RegistryHost, error) {
 		hosts, err := find(host)
 		for i := range hosts {
+			if h := hosts[i]; h.Host == "" || h.Scheme != "http" && h.Scheme != "https" {
+				return nil, fmt.Errorf("hosts.toml of %s in %s names a server that can't be asked: %q is no address of http or https", host, s.cfg.RegistryConfig, h.Scheme+"://"+h.Host+h.Path)
+			}
+			if token == "" {
+				continue
+			}
 			// A bearer token is meant for the registry itself, not for its mirrors.
 			if sameRegistry(hosts[i].Host, reference.Domain(named)) {
 				hosts[i].Authorizer = nil
