@@ -66,7 +66,11 @@ func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOpt
 		return nil, rpctypes.ErrGRPCStopped
 	}
 	defer r.up.wrote()
-	return r.KVClient.Txn(ctx, req, opts...)
+	resp, err := r.KVClient.Txn(ctx, req, opts...)
+	if noRoom(err) {
+		r.up.refused()
+	}
+	return resp, err
 }
 
 // watchClient and watchServer are the two ends of a stream: the first counts it

@@ -9,6 +9,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -49,6 +50,8 @@ type Config struct {
 	TLS *tls.Config
 	// NoFsync skips syncing to disk.
 	NoFsync bool
+	// Quota is how many bytes embedded etcd's database may have; 0 means 8 GiB.
+	Quota int64
 }
 
 // Engine is a running store. Close releases it; all its methods may be called
@@ -80,7 +83,7 @@ const (
 	maxRequest      = 3 << 19 // 1.5 MiB, etcd's own default
 	snapshotEvery   = 10_000  // log entries kept in memory between snapshots
 	catchUp         = 1_000
-	quota           = 8 << 30 // bytes, as etcd's documentation advises as the most
+	defaultQuota    = 8 << 30 // bytes, as etcd's documentation advises as the most
 	// Watches learn versions to go on from before these are compacted away.
 	progressEvery = 2 * time.Minute
 	never         = 24 * 365 * time.Hour
@@ -104,6 +107,9 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	useWatchProgress()
 	e.upkeep = newUpkeep(e.server)
+	if isFull(e.server) {
+		e.upkeep.refused()
+	}
 	e.Client = &kubernetes.Client{Client: e.inside.client(e.server, e.upkeep)}
 	e.Client.Kubernetes = e.Client
 	return e, nil
@@ -295,7 +301,7 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 		InitialPeerURLsMap: types.URLsMap{memberName: self}, InitialClusterToken: memberName, NewCluster: true,
 		SnapshotCount: snapshotEvery, SnapshotCatchUpEntries: catchUp, MaxSnapFiles: 2, MaxWALFiles: 2,
 		TickMs: tickMillis, ElectionTicks: electionTicks,
-		QuotaBackendBytes: quota, MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
+		QuotaBackendBytes: cmp.Or(cfg.Quota, defaultQuota), MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
 		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
 		BackendBatchInterval: byItself, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: progressEvery,
 		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,

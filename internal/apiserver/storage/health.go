@@ -29,7 +29,10 @@ type health struct {
 // does not answer), and only looks at an embedded one.
 func (e *Engine) Check(ctx context.Context) error {
 	if e.server != nil {
-		return e.Err()
+		if err := e.Err(); err != nil {
+			return err
+		}
+		return fullError(e.server)
 	}
 	h := &e.health
 	h.mu.Lock() // who comes meanwhile gets the same answer

@@ -46,10 +46,12 @@ const storeType = "*mvcc.watchableStore"
 type upkeep struct {
 	store  unsafe.Pointer
 	commit func()
+	room   func() // makes room in a full database
 	timer  *time.Timer
 
 	awake   atomic.Bool
 	touched atomic.Bool // since the last look
+	full    atomic.Bool // a write was refused for want of room since the last look
 	written atomic.Bool // since the last commit
 
 	mu        sync.Mutex // held while etcd is looked after
@@ -64,7 +66,7 @@ func newUpkeep(s *etcdserver.EtcdServer) *upkeep {
 		panic(fmt.Sprintf("storage: etcd's store is a %s, not a %s", t, storeType))
 	}
 	// An interface that holds a pointer is its type and that pointer.
-	u := &upkeep{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1], commit: func() { s.Backend().ForceCommit() }}
+	u := &upkeep{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1], commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
 	u.timer = time.AfterFunc(never, u.look)
 	return u
 }
@@ -78,6 +80,12 @@ func (u *upkeep) wrote() {
 		u.touched.Store(true)
 		u.wake(upkeepPeriod)
 	}
+}
+
+// refused is called after a write for which there was no room.
+func (u *upkeep) refused() {
+	u.full.Store(true)
+	u.wake(0)
 }
 
 // watched is called when a watch has begun: what it has missed it gets at once.
@@ -112,6 +120,9 @@ func (u *upkeep) look() {
 	if now := time.Now(); now.Sub(u.committed) >= commitEvery && u.written.Swap(false) {
 		u.committed = now
 		u.commit()
+	}
+	if u.full.Swap(false) {
+		u.room()
 	}
 	if u.idle < upkeepLooks {
 		u.timer.Reset(upkeepPeriod)

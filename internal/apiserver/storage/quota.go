@@ -1,0 +1,68 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+)
+
+// A database that has reached its quota takes nothing but deletions, until somebody
+// clears the alarm: nobody can with a database in this process, so it is done when
+// there is room again. Its file never gets smaller by itself, and the file is what counts.
+//
+//	full ──a write is refused──▶ room inside of the file? ──no──▶ full
+//	                                   └──yes──▶ written anew, alarm cleared
+
+// clearTime bounds the request that clears the alarm.
+const clearTime = 10 * time.Second
+
+// noRoom says whether a write was refused because the database is full.
+func noRoom(err error) bool { return errors.Is(err, rpctypes.ErrGRPCNoSpace) }
+
+// isFull says whether the database takes nothing but deletions.
+func isFull(s *etcdserver.EtcdServer) bool {
+	return slices.ContainsFunc(s.Alarms(), func(a *pb.AlarmMember) bool { return a.GetAlarm() == pb.AlarmType_NOSPACE })
+}
+
+// fullError is what health checks say of a full database; nil of any other.
+func fullError(s *etcdserver.EtcdServer) error {
+	if !isFull(s) {
+		return nil
+	}
+	b := s.Backend()
+	return errkind.Errorf(errkind.Exhausted, "the database in %s is full: %d MB of at most %d MB, %d MB in use; delete what is not needed, and it takes writes again some minutes later",
+		s.Cfg.DataDir, b.Size()>>20, s.Cfg.QuotaBackendBytes>>20, b.SizeInUse()>>20)
+}
+
+// enough says whether size leaves room to go on with.
+func enough(size, quota int64) bool { return size < quota/10*9 }
+
+// makeRoom lets a full database take writes again if it holds less than it may. Nothing
+// is read or written while its file is written anew.
+func makeRoom(s *etcdserver.EtcdServer) {
+	b, quota := s.Backend(), s.Cfg.QuotaBackendBytes
+	if !isFull(s) || !enough(b.SizeInUse(), quota) {
+		return
+	}
+	if !enough(b.Size(), quota) {
+		if err := b.Defrag(); err != nil {
+			klog.Background().Error(err, "The full database can't be written anew", "directory", s.Cfg.DataDir)
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
+	defer cancel()
+	if _, err := s.Alarm(ctx, &pb.AlarmRequest{MemberID: uint64(s.MemberID()), Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE}); err != nil {
+		klog.Background().Error(err, "The full database has room again, but can't be told", "directory", s.Cfg.DataDir)
+		return
+	}
+	klog.Background().Info("The database has room again", "directory", s.Cfg.DataDir, "size", b.Size())
+}
