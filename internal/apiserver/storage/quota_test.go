@@ -33,7 +33,7 @@ func TestFullDatabase(t *testing.T) {
 	defer func() { e.Close() }()
 	big := strings.Repeat("x", 100<<10)
 	fill := func() (n int) {
-		for ; n < 1000; n++ {
+		for ; n < 20_000; n++ { // what is written counts when it is in the file, half a second later
 			if err := put(t, e, fmt.Sprint("/k/", n), big); err != nil {
 				return n
 			}
