@@ -83,7 +83,7 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 		if err != nil || version == 0 {
 			return h.single(ctx, key, opts)
 		}
-		m := newMember(ctx, h, namespace, opts)
+		m := newMember(ctx, h, namespace, opts, false)
 		if h.join(m, version) {
 			flowcontrol.WatchInitialized(ctx) // others may begin theirs
 			return m, nil
@@ -91,7 +91,7 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 		m.Stop()
 		return h.single(ctx, key, opts)
 	}
-	m := newMember(ctx, h, namespace, opts)
+	m := newMember(ctx, h, namespace, opts, true)
 	opts.SendInitialEvents = new(true)
 	opts.Predicate.AllowWatchBookmarks = true
 	w, err := h.single(ctx, key, opts)
@@ -99,7 +99,6 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 		m.Stop()
 		return nil, err
 	}
-	m.pumping = true
 	go m.start(w)
 	return m, nil
 }

@@ -273,7 +273,7 @@ func classAt(version int) watch.Event {
 func TestHubForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeHub(t)
-		first := newMember(t.Context(), h, "", all("10"))
+		first := newMember(t.Context(), h, "", all("10"), false)
 		if !h.join(first, 10) {
 			t.Fatal("not joined")
 		}
@@ -282,10 +282,10 @@ func TestHubForgets(t *testing.T) {
 		}
 		in <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
 		synctest.Wait()
-		if h.join(newMember(t.Context(), h, "", all("14")), 14) {
+		if h.join(newMember(t.Context(), h, "", all("14"), false), 14) {
 			t.Error("joined though change 15 is forgotten")
 		}
-		second := newMember(t.Context(), h, "", all("20"))
+		second := newMember(t.Context(), h, "", all("20"), false)
 		if !h.join(second, 20) {
 			t.Error("not joined")
 		}

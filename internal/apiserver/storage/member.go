@@ -50,10 +50,12 @@ type member struct {
 	taken   int           // since late
 }
 
-func newMember(ctx context.Context, h *hub, namespace string, opts storage.ListOptions) *member {
+// newMember returns a member that ends with ctx, from now on. When it is to be started,
+// its channel belongs to start, however early that end comes.
+func newMember(ctx context.Context, h *hub, namespace string, opts storage.ListOptions, toStart bool) *member {
 	m := &member{hub: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
 		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
-		out:     make(chan watch.Event, memberRoom), gone: make(chan struct{})}
+		out:     make(chan watch.Event, memberRoom), gone: make(chan struct{}), pumping: toStart}
 	if m.bookmarks {
 		if h.pace != nil {
 			m.attended = h.pace.client()

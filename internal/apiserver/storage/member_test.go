@@ -33,7 +33,7 @@ func TestMemberIsPatient(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events = 10 * watchRoom
 				h, in, ended := fakeHub(t)
-				m := newMember(t.Context(), h, "", all("10"))
+				m := newMember(t.Context(), h, "", all("10"), false)
 				if !h.join(m, 10) {
 					t.Fatal("not joined")
 				}
@@ -74,7 +74,7 @@ func TestMemberBookmarkAtTheEnd(t *testing.T) {
 		defer cancel()
 		opts := all("10")
 		opts.Predicate.AllowWatchBookmarks = true
-		m := newMember(ctx, h, "other", opts)
+		m := newMember(ctx, h, "other", opts, false)
 		if !h.join(m, 10) {
 			t.Fatal("not joined")
 		}
@@ -101,8 +101,7 @@ func TestMemberStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeHub(t)
 		own := watch.NewFake()
-		m := newMember(t.Context(), h, "", initial())
-		m.pumping = true
+		m := newMember(t.Context(), h, "", initial(), true)
 		go m.start(own)
 		own.Add(classAt(3).Object)
 		if ev := <-m.ResultChan(); versionOf(ev) != 3 {
@@ -118,6 +117,28 @@ func TestMemberStops(t *testing.T) {
 		}
 		if h.join(m, 10) || len(h.members) != 0 {
 			t.Error("joined after the end")
+		}
+		close(in)
+		<-ended
+	})
+}
+
+// A client that is gone before its watch was started, as one that takes its request back
+// at once: what comes is for nobody.
+func TestMemberStopsBeforeItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, in, ended := fakeHub(t)
+		for range 20 { // of an event and the end either may be seen first
+			ctx, cancel := context.WithCancel(t.Context())
+			m := newMember(ctx, h, "", initial(), true)
+			cancel()
+			synctest.Wait() // it was stopped
+			own := watch.NewFakeWithChanSize(1, false)
+			own.Add(classAt(3).Object)
+			m.start(own)
+			if ev, open := <-m.ResultChan(); open && versionOf(ev) != 3 {
+				t.Errorf("%v after the end", ev)
+			}
 		}
 		close(in)
 		<-ended
