@@ -190,7 +190,7 @@ func BenchmarkFanOut(b *testing.B) {
 	const clients = 200
 	var heard sync.WaitGroup
 	for range clients {
-		m := newMember(b.Context(), h, "", all("1"))
+		m := newMember(b.Context(), h, "", all("1"), false)
 		if !h.join(m, 1) {
 			b.Fatal("not joined")
 		}
