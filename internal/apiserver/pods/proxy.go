@@ -143,11 +143,15 @@ func joinPath(p string) string {
 	return out
 }
 
-// passThrough proxies plain and upgraded requests alike.
+// passThrough proxies plain and upgraded requests alike, with the query of the request.
 func passThrough(location *url.URL, transport http.RoundTripper, responder rest.Responder) http.Handler {
-	h := proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder))
-	h.MaxBytesPerSec = 0
-	return h
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to := *location
+		to.RawQuery = r.URL.RawQuery // the library leaves it out of an upgrade
+		h := proxy.NewUpgradeAwareHandler(&to, transport, true, false, proxy.NewErrorResponder(responder))
+		h.MaxBytesPerSec = 0
+		h.ServeHTTP(w, r)
+	})
 }
 
 // nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the node.
