@@ -3,6 +3,7 @@ package validation
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -453,3 +454,5 @@ func serviceCIDRUpdate(c, old *networkingv1.ServiceCIDR) field.ErrorList {
 	}
 	return errs
 }
+
+func isIP(s string) bool { return net.ParseIP(s) != nil }
