@@ -83,14 +83,12 @@ func csiDrivers() *Resource {
 
 func csiNodes() *Resource {
 	return Of[storagev1.CSINode, storagev1.CSINodeList](Resource{
-		Kind: storageKind("CSINode"), Plural: "csinodes", Cluster: true, NoGeneration: true, RequireResourceVersion: true, ReturnDeleted: true,
-		// The status belongs to volume health, which v1.37 has off.
-		Resets: []string{"status"},
-		PrepareCreate: func(_ context.Context, obj runtime.Object) {
-			obj.(*storagev1.CSINode).Status = storagev1.CSINodeStatus{}
-		},
-		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
-			obj.(*storagev1.CSINode).Status = old.(*storagev1.CSINode).Status
+		Kind: storageKind("CSINode"), Plural: "csinodes", Cluster: true, Status: true, NoGeneration: true, RequireResourceVersion: true, ReturnDeleted: true,
+		// All of the status belongs to volume health (CSIVolumeHealth), which v1.37 has off.
+		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
+			if len(old.(*storagev1.CSINode).Status.StorageHealth) == 0 {
+				obj.(*storagev1.CSINode).Status = storagev1.CSINodeStatus{}
+			}
 		},
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "Drivers", Type: "integer"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {

@@ -3,9 +3,9 @@ package validation
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -71,15 +71,26 @@ func (c claimRequests) reference(name string, at *field.Path) field.ErrorList {
 func deviceClaim(c *resourcev1.DeviceClaim, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	known := requestsOf(c)
+	names := sets.New[string]()
 	for i := range c.Requests {
-		errs = append(errs, deviceRequest(&c.Requests[i], at.Child("requests").Index(i))...)
+		at := at.Child("requests").Index(i)
+		errs = append(errs, deviceRequest(&c.Requests[i], at)...)
+		if names.Has(c.Requests[i].Name) {
+			errs = append(errs, field.Duplicate(at, c.Requests[i].Name))
+		}
+		names.Insert(c.Requests[i].Name)
 	}
 	for i, k := range c.Constraints {
 		at := at.Child("constraints").Index(i)
 		for j, name := range k.Requests {
 			errs = append(errs, known.reference(name, at.Child("requests").Index(j))...)
 		}
-		if k.MatchAttribute == nil && k.DistinctAttribute == nil {
+		switch {
+		case k.MatchAttribute != nil:
+			errs = append(errs, qualifiedQuality(string(*k.MatchAttribute), at.Child("matchAttribute"))...)
+		case k.DistinctAttribute != nil:
+			errs = append(errs, qualifiedQuality(string(*k.DistinctAttribute), at.Child("distinctAttribute"))...)
+		default:
 			errs = append(errs, field.Required(at, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
 		}
 	}
@@ -88,7 +99,7 @@ func deviceClaim(c *resourcev1.DeviceClaim, at *field.Path) field.ErrorList {
 		for j, name := range k.Requests {
 			errs = append(errs, known.reference(name, at.Child("requests").Index(j))...)
 		}
-		errs = append(errs, deviceConfiguration(&k.DeviceConfiguration, at)...)
+		errs = append(errs, deviceConfiguration(&k.DeviceConfiguration, false, at)...)
 	}
 	return errs
 }
@@ -99,18 +110,18 @@ func deviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.ErrorList 
 	case r.Exactly == nil && len(r.FirstAvailable) == 0:
 		errs = append(errs, field.Required(at, "exactly one of `exactly` or `firstAvailable` is required"))
 	case r.Exactly != nil && len(r.FirstAvailable) > 0:
-		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
+		errs = append(errs, field.Invalid(at, nil, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
 	case r.Exactly != nil:
 		errs = append(errs, deviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count, at.Child("exactly"))...)
 		errs = append(errs, deviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"), true)...)
-		errs = append(errs, toleratedValues(r.Exactly.Tolerations, at.Child("exactly", "tolerations"))...)
+		errs = append(errs, deviceTolerations(r.Exactly.Tolerations, at.Child("exactly", "tolerations"))...)
 	default:
 		for i, sub := range r.FirstAvailable {
 			at := at.Child("firstAvailable").Index(i)
 			errs = append(errs, messages(at.Child("name"), sub.Name, validation.IsDNS1123Label(sub.Name))...)
 			errs = append(errs, deviceAmount(sub.DeviceClassName, sub.AllocationMode, sub.Count, at)...)
 			errs = append(errs, deviceSelectors(sub.Selectors, at.Child("selectors"), true)...)
-			errs = append(errs, toleratedValues(sub.Tolerations, at.Child("tolerations"))...)
+			errs = append(errs, deviceTolerations(sub.Tolerations, at.Child("tolerations"))...)
 		}
 	}
 	return errs
@@ -128,24 +139,28 @@ func deviceAmount(class string, mode resourcev1.DeviceAllocationMode, count int6
 		errs = append(errs, field.Invalid(at.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
 	case mode == resourcev1.DeviceAllocationModeExactCount && count <= 0:
 		errs = append(errs, field.Invalid(at.Child("count"), count, "must be greater than zero"))
+	case mode != resourcev1.DeviceAllocationModeAll && mode != resourcev1.DeviceAllocationModeExactCount:
+		errs = append(errs, supported(string(mode), at.Child("allocationMode"), string(resourcev1.DeviceAllocationModeAll), string(resourcev1.DeviceAllocationModeExactCount))...)
 	}
 	return errs
 }
 
-func deviceConfiguration(c *resourcev1.DeviceConfiguration, at *field.Path) field.ErrorList {
+// deviceConfiguration checks parameters for a driver; kept says that they are stored already.
+func deviceConfiguration(c *resourcev1.DeviceConfiguration, kept bool, at *field.Path) field.ErrorList {
 	if c.Opaque == nil {
 		return field.ErrorList{field.Required(at.Child("opaque"), "")}
 	}
-	return append(driverName(c.Opaque.Driver, at.Child("opaque", "driver")), opaque(c.Opaque.Parameters, at.Child("opaque", "parameters"))...)
+	return append(driverName(c.Opaque.Driver, at.Child("opaque", "driver")),
+		opaque(c.Opaque.Parameters, kept, resourcev1.OpaqueParametersMaxLength, at.Child("opaque", "parameters"))...)
 }
 
-// opaque checks parameters that only a driver understands: they are one object of bounded size.
-func opaque(raw runtime.RawExtension, at *field.Path) field.ErrorList {
-	const longest = resourcev1.OpaqueParametersMaxLength
+// opaque checks what only a driver understands: it is one object of at most longest bytes, unless it is kept
+// from before there was a limit.
+func opaque(raw runtime.RawExtension, kept bool, longest int, at *field.Path) field.ErrorList {
 	if len(raw.Raw) == 0 {
 		return field.ErrorList{field.Required(at, "")}
 	}
-	if len(raw.Raw) > longest {
+	if !kept && len(raw.Raw) > longest {
 		return field.ErrorList{field.TooLong(at, "", longest)}
 	}
 	var v any
@@ -160,138 +175,20 @@ func opaque(raw runtime.RawExtension, at *field.Path) field.ErrorList {
 	return nil
 }
 
-func resourceClaimStatusUpdate(c, old *resourcev1.ResourceClaim) field.ErrorList {
-	at := field.NewPath("status")
-	s, was := &c.Status, &old.Status
-	var errs field.ErrorList
-	for i, r := range s.ReservedFor {
-		at := at.Child("reservedFor").Index(i)
-		errs = append(errs, required(at.Child("resource"), r.Resource)...)
-		errs = append(errs, required(at.Child("name"), r.Name)...)
-		errs = append(errs, required(at.Child("uid"), string(r.UID))...)
-	}
-	if len(s.ReservedFor) > 0 && s.Allocation == nil {
-		errs = append(errs, field.Forbidden(at.Child("reservedFor"), "may not be specified when `allocated` is not set"))
-	} else if c.DeletionTimestamp != nil && sets.New(s.ReservedFor...).Difference(sets.New(was.ReservedFor...)).Len() > 0 {
-		errs = append(errs, field.Forbidden(at.Child("reservedFor"), "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"))
-	}
-	for i, d := range s.Devices {
-		at := at.Child("devices").Index(i)
-		errs = append(errs, driverName(d.Driver, at.Child("driver"))...)
-		if d.Pool == "" {
-			errs = append(errs, field.Required(at.Child("pool"), ""))
-		}
-		errs = append(errs, messages(at.Child("device"), d.Device, validation.IsDNS1123Label(d.Device))...)
-		allocated := s.Allocation != nil && slices.ContainsFunc(s.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
-			return r.Driver == d.Driver && r.Pool == d.Pool && r.Device == d.Device
-		})
-		if !allocated {
-			errs = append(errs, field.Invalid(at, d.Driver+"/"+d.Pool+"/"+d.Device, "must be an allocated device in the claim"))
-		}
-	}
-	switch {
-	case s.Allocation == nil:
-	case was.Allocation != nil:
-		errs = append(errs, apivalidation.ValidateImmutableField(s.Allocation, was.Allocation, at.Child("allocation"))...)
-	default:
-		errs = append(errs, allocation(s.Allocation, requestsOf(&c.Spec.Devices), at.Child("allocation"))...)
-	}
-	return errs
-}
-
-func allocation(a *resourcev1.AllocationResult, known claimRequests, at *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for i, r := range a.Devices.Results {
-		at := at.Child("devices", "results").Index(i)
-		errs = append(errs, known.reference(r.Request, at.Child("request"))...)
-		errs = append(errs, driverName(r.Driver, at.Child("driver"))...)
-		errs = append(errs, messages(at.Child("device"), r.Device, validation.IsDNS1123Label(r.Device))...)
-	}
-	for i, c := range a.Devices.Config {
-		at := at.Child("devices", "config").Index(i)
-		for j, name := range c.Requests {
-			errs = append(errs, known.reference(name, at.Child("requests").Index(j))...)
-		}
-		errs = append(errs, deviceConfiguration(&c.DeviceConfiguration, at)...)
-	}
-	if a.NodeSelector != nil {
-		errs = append(errs, nodeSelector(a.NodeSelector, false, at.Child("nodeSelector"))...)
-	}
-	return errs
-}
-
 func deviceClass(c *resourcev1.DeviceClass) field.ErrorList {
-	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors"), true), deviceClassConfig(c)...)
+	return deviceClassBeside(c, &resourcev1.DeviceClass{})
 }
 
-// Selectors that stay as they are were compiled when they were stored.
-func deviceClassUpdate(c, old *resourcev1.DeviceClass) field.ErrorList {
-	changed := !apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
-	return append(deviceSelectors(c.Spec.Selectors, field.NewPath("spec", "selectors"), changed), deviceClassConfig(c)...)
-}
-
-func deviceClassConfig(c *resourcev1.DeviceClass) field.ErrorList {
+// deviceClassBeside checks a class; selectors and parameters that old has, too, were looked at when they were stored.
+func deviceClassBeside(c, old *resourcev1.DeviceClass) field.ErrorList {
 	at := field.NewPath("spec")
-	var errs field.ErrorList
+	errs := deviceSelectors(c.Spec.Selectors, at.Child("selectors"), !apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors))
+	kept := apiequality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
 	for i := range c.Spec.Config {
-		errs = append(errs, deviceConfiguration(&c.Spec.Config[i].DeviceConfiguration, at.Child("config").Index(i))...)
+		errs = append(errs, deviceConfiguration(&c.Spec.Config[i].DeviceConfiguration, kept, at.Child("config").Index(i))...)
+	}
+	if n := c.Spec.ExtendedResourceName; n != nil && !extendable(corev1.ResourceName(*n)) {
+		errs = append(errs, field.Invalid(at.Child("extendedResourceName"), *n, "must be a valid extended resource name"))
 	}
 	return errs
-}
-
-// A slice belongs to one driver's pool, and says in one way which nodes its devices are for.
-func resourceSlice(s *resourcev1.ResourceSlice) field.ErrorList { return sliceSpec(s, false) }
-
-// sliceSpec checks a slice; kept says that its devices are stored already.
-func sliceSpec(s *resourcev1.ResourceSlice, kept bool) field.ErrorList {
-	at := field.NewPath("spec")
-	errs := driverName(s.Spec.Driver, at.Child("driver"))
-	ways := 0
-	for _, set := range []bool{s.Spec.NodeName != nil, s.Spec.NodeSelector != nil, s.Spec.AllNodes != nil, s.Spec.PerDeviceNodeSelection != nil} {
-		if set {
-			ways++
-		}
-	}
-	const fields = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-	switch {
-	case ways == 0:
-		errs = append(errs, field.Required(at, fields))
-	case ways > 1:
-		errs = append(errs, field.Invalid(at, field.OmitValueType{}, fields+", but multiple fields are set"))
-	}
-	if n := s.Spec.NodeName; n != nil {
-		errs = append(errs, messages(at.Child("nodeName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
-	}
-	if sel := s.Spec.NodeSelector; sel != nil {
-		errs = append(errs, nodeSelector(sel, false, at.Child("nodeSelector"))...)
-		if len(sel.NodeSelectorTerms) > 1 {
-			errs = append(errs, field.Invalid(at.Child("nodeSelector", "nodeSelectorTerms"), sel.NodeSelectorTerms, "must have exactly one node selector term"))
-		}
-	}
-	if a := s.Spec.AllNodes; a != nil && !*a {
-		errs = append(errs, field.Invalid(at.Child("allNodes"), *a, "must be either unset or set to true"))
-	}
-	names := sets.New[string]()
-	for i, d := range s.Spec.Devices {
-		at := at.Child("devices").Index(i).Child("name")
-		errs = append(errs, messages(at, d.Name, validation.IsDNS1123Label(d.Name))...)
-		if names.Has(d.Name) {
-			errs = append(errs, field.Duplicate(at, d.Name))
-		}
-		names.Insert(d.Name)
-		errs = append(errs, slicedDevice(&s.Spec.Devices[i], kept, field.NewPath("spec", "devices").Index(i))...)
-	}
-	errs = append(errs, devicePool(&s.Spec.Pool, at.Child("pool"))...)
-	if s.Spec.SharedCounters != nil && s.Spec.Devices != nil {
-		errs = append(errs, field.Invalid(at, "", "only one of `sharedCounters` or `devices` is allowed"))
-	}
-	return errs
-}
-
-func resourceSliceUpdate(s, old *resourcev1.ResourceSlice) field.ErrorList {
-	at := field.NewPath("spec")
-	errs := sliceSpec(s, apiequality.Semantic.DeepEqual(s.Spec.Devices, old.Spec.Devices))
-	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Driver, old.Spec.Driver, at.Child("driver"))...)
-	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Pool.Name, old.Spec.Pool.Name, at.Child("pool", "name"))...)
-	return append(errs, apivalidation.ValidateImmutableField(s.Spec.NodeName, old.Spec.NodeName, at.Child("nodeName"))...)
 }

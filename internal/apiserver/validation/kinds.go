@@ -146,7 +146,10 @@ var kinds = map[schema.GroupKind]func() Rules{
 		return r
 	},
 
-	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, deviceClassUpdate) },
+	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, deviceClassBeside) },
+	of(resourcev1.GroupName, "DeviceTaintRule"): func() Rules {
+		return withStatus(rulesOf(nil, deviceTaintRule, deviceTaintRuleUpdate), deviceTaintRuleStatusUpdate)
+	},
 	of(resourcev1.GroupName, "ResourceClaim"): func() Rules {
 		r := rulesOf(nil, resourceClaim, resourceClaimUpdate)
 		r.StatusUpdate = typedUpdate(resourceClaimStatusUpdate)

@@ -88,7 +88,7 @@ func resourceName(name corev1.ResourceName, at *field.Path, container bool) fiel
 	case !container:
 	case plain && name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage && !resources.IsHugePages(name):
 		errs = append(errs, field.Invalid(at, name, "must be a standard resource for containers"))
-	case !isNative(name) && (!resources.IsExtended(name) || len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) > 0):
+	case !isNative(name) && !extendable(name):
 		errs = append(errs, field.Invalid(at, name, "doesn't follow extended resource name standard"))
 	}
 	return errs
@@ -167,4 +167,9 @@ func validQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 // isNative tells whether Kubernetes itself names a resource.
 func isNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
+}
+
+// extendable tells whether a resource of this name can be asked for that Kubernetes does not know; a quota, too, can name it.
+func extendable(name corev1.ResourceName) bool {
+	return !isNative(name) && resources.IsExtended(name) && len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,7 +28,11 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"
 	_ "k8s.io/kubernetes/pkg/apis/storagemigration/install"
 
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingwebhookconfiguration"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingwebhookconfiguration"
 	"k8s.io/kubernetes/pkg/registry/apps/controllerrevision"
 	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
@@ -71,6 +76,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/role"
 	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
 	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/resource/devicetaintrule"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceclaim"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceslice"
@@ -119,6 +125,7 @@ var strategies = map[schema.GroupKind]strategy{
 	kind(certificate, "ClusterTrustBundle"):                    clustertrustbundle.Strategy,
 	kind(certificate, "PodCertificateRequest"):                 podcertificaterequest.NewStrategy(),
 	kind(dra, "DeviceClass"):                                   deviceclass.Strategy,
+	kind(dra, "DeviceTaintRule"):                               devicetaintrule.Strategy,
 	kind(dra, "ResourceClaim"):                                 claims,
 	kind(dra, "ResourceClaimTemplate"):                         resourceclaimtemplate.NewStrategy(nil),
 	kind(dra, "ResourceSlice"):                                 resourceslice.Strategy,
@@ -127,6 +134,10 @@ var strategies = map[schema.GroupKind]strategy{
 	kind(flow, "PriorityLevelConfiguration"):                   prioritylevelconfiguration.Strategy,
 	kind(admission, "MutatingWebhookConfiguration"):            mutatingwebhookconfiguration.Strategy,
 	kind(admission, "ValidatingWebhookConfiguration"):          validatingwebhookconfiguration.Strategy,
+	kind(admission, "MutatingAdmissionPolicy"):                 mutatingadmissionpolicy.NewStrategy(nil, noResources{}),
+	kind(admission, "MutatingAdmissionPolicyBinding"):          mutatingadmissionpolicybinding.NewStrategy(nil, nil, noResources{}),
+	kind(admission, "ValidatingAdmissionPolicy"):               validatingPolicies,
+	kind(admission, "ValidatingAdmissionPolicyBinding"):        validatingadmissionpolicybinding.NewStrategy(nil, nil, noResources{}),
 	kind("", "ReplicationController"):                          replicationcontroller.Strategy,
 	kind("", "ConfigMap"):                                      configmap.Strategy,
 	kind("", "Secret"):                                         secret.Strategy,
@@ -163,6 +174,15 @@ var strategies = map[schema.GroupKind]strategy{
 	kind("node.k8s.io", "RuntimeClass"):                        runtimeclass.Strategy,
 	kind("coordination.k8s.io", "Lease"):                       lease.Strategy,
 	kind("discovery.k8s.io", "EndpointSlice"):                  endpointslice.Strategy,
+}
+
+var validatingPolicies = validatingadmissionpolicy.NewStrategy(nil, noResources{})
+
+// noResources knows no resource of a kind: it is asked for the sake of what a user may do.
+type noResources struct{}
+
+func (noResources) Resolve(gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+	return schema.GroupVersionResource{}, fmt.Errorf("no resource of %v", gvk)
 }
 
 var claims = resourceclaim.NewStrategy(nil, allowAll{})
@@ -209,6 +229,9 @@ var parts = map[schema.GroupKind]map[string]part{
 	kind(storage, "VolumeAttachment"):                          {"status": {volumeattachment.StatusStrategy, ofStatus}},
 	kind(certificate, "CertificateSigningRequest"):             {"status": {certificates.StatusStrategy, ofStatus}, "approval": {certificates.ApprovalStrategy, ofStatus}},
 	kind(certificate, "PodCertificateRequest"):                 {"status": {podcertificaterequest.NewStatusStrategy(podcertificaterequest.NewStrategy(), allowAll{}, clock.RealClock{}), ofStatus}},
+	kind(dra, "DeviceTaintRule"):                               {"status": {devicetaintrule.StatusStrategy, ofStatus}},
+	kind(storage, "CSINode"):                                   {"status": {csinode.StatusStrategy, ofStatus}},
+	kind(admission, "ValidatingAdmissionPolicy"):               {"status": {validatingadmissionpolicy.NewStatusStrategy(validatingPolicies), ofStatus}},
 	kind(dra, "ResourceClaim"):                                 {"status": {resourceclaim.NewStatusStrategy(claims), ofStatus}},
 	kind("storagemigration.k8s.io", "StorageVersionMigration"): {"status": {storagemigration.StatusStrategy, ofStatus}},
 	kind(flow, "FlowSchema"):                                   {"status": {flowschema.StatusStrategy, ofStatus}},
