@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -47,11 +49,14 @@ type upstreamCase struct {
 	Update   *[]string       `json:"update"`   // of the change of a stored object
 	Kept     *[]string       `json:"kept"`     // of a label for an object that was stored with the change
 	Warnings []string        `json:"warnings"` // of the create, or of the update if there is no create
+
+	// How what is stored differs from what was sent. An object's first case changes nothing; the others say what is not so there.
+	Stored, Updated []string
 }
 
 // Requests that upstream refuses are refused for the same reasons, in the same
 // words, about the same fields, and what it accepts is accepted, with the same
-// warnings.
+// warnings, and stored with the same defaults and without the same fields.
 func TestUpstreamValidation(t *testing.T) {
 	r := start(t, t.TempDir())
 	objects := r.upstreamObjects(t)
@@ -90,13 +95,25 @@ func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
 	if o.stored || c.Sub != "" {
 		said = o.updateErrors
 	} else {
-		found.compare(c, "create", c.Create, o.createErrors(t, c).errs)
+		a := o.createErrors(t, c)
+		found.compare(c, "create", c.Create, a.errs)
+		switch {
+		case c.Create != nil || a.errs != nil:
+		case o.completed == nil:
+			o.completed = a.stored
+			found.compare(c, "stored", c.Stored, a.stored)
+		default:
+			found.compare(c, "stored", c.Stored, beyond(a.stored, o.completed))
+		}
 		if c.Create != nil && !renames(c) {
 			found.compare(c, "kept", orCreate(c.Kept), o.touchErrors(t, c).errs)
 		}
 	}
 	if u := o.updateErrors(t, c); u.applies && !renames(c) {
 		found.compare(c, "update"+c.Sub, orCreate(c.Update), u.errs)
+		if len(orCreate(c.Update)) == 0 && u.errs == nil {
+			found.compare(c, "updated"+c.Sub, c.Updated, u.stored)
+		}
 	}
 	if a := said(t, c); a.errs == nil {
 		found.compare(c, "warnings"+c.Sub, c.Warnings, a.warnings)
@@ -114,8 +131,8 @@ type differences struct {
 	known map[string]bool // and whether the difference is there
 	asked int
 	// By what it means to a client.
-	refused, accepted, worded, warned []string
-	details                           []string
+	refused, accepted, worded, warned, completed []string
+	details                                      []string
 }
 
 func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
@@ -125,6 +142,8 @@ func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
 	}
 	line := fmt.Sprintf("%s %s %s", c.Base, verb, c.Op)
 	switch {
+	case strings.HasPrefix(verb, "stored") || strings.HasPrefix(verb, "updated"):
+		d.completed = append(d.completed, line)
 	case strings.HasPrefix(verb, "warnings"):
 		d.warned = append(d.warned, line)
 	case len(want) == 0:
@@ -144,17 +163,18 @@ func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
 
 func (d *differences) report(t *testing.T) {
 	t.Helper()
-	t.Logf("%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned))
+	t.Logf("%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings, %d stored otherwise", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
 	if *writeKnown {
 		var b strings.Builder
 		b.WriteString("# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n" +
 			"# create: the object is made with the change; update: a stored one gets it (updatestatus: through its status);\n" +
-			"# kept: one that was stored with it gets a label; warnings: of a create, or of an update where there is no create.\n")
+			"# kept: one that was stored with it gets a label; warnings: of a create, or of an update where there is no create;\n" +
+			"# stored, updated: what is made of an object beyond what was sent.\n")
 		for _, group := range []struct {
 			title string
 			lines []string
-		}{{"Refused here, accepted upstream, which drops fields whose feature gate is off by default: carob does stopSignal, and drops none of a pod unasked.", d.refused}, {"Accepted here, refused upstream: faults that no object has that was stored by carob.", d.accepted},
-			{"Refused by both, in other words or for fewer or more reasons.", d.worded}, {"Accepted by both, with other warnings.", d.warned}} {
+		}{{"Refused here, accepted upstream.", d.refused}, {"Accepted here, refused upstream: faults that no object has that was stored by carob.", d.accepted},
+			{"Refused by both, in other words or for fewer or more reasons. (Of a webhook's service upstream blames the name for a missing namespace, and the other way round.)", d.worded}, {"Accepted by both, with other warnings.", d.warned}, {"Accepted by both, and stored with other defaults or fields. (Upstream counts a generation for an empty list where there was none, and for fields of a ResourceSlice that it drops; of a signing request the test has a user, upstream's corpus none.)", d.completed}} {
 			slices.Sort(group.lines)
 			fmt.Fprintf(&b, "\n# %s\n", group.title)
 			for _, line := range slices.Compact(group.lines) {
@@ -224,13 +244,16 @@ type object struct {
 	base   []byte
 	stored bool // it can't be made as it is: only updates are tried
 
-	old  runtime.Object // the base as it is stored
-	text []byte         // and as a client gets it
+	old       runtime.Object // the base as it is stored
+	text      []byte         // and as a client gets it
+	completed []string       // what a create of the base adds and drops
 }
 
 // upstreamAnswer is what is said to a request.
 type upstreamAnswer struct {
 	errs, warnings []string
+	// stored is how what is stored differs from what was sent; only if there are no errors.
+	stored []string
 	// applies is false if there is nothing to change in what is stored.
 	applies bool
 }
@@ -342,7 +365,9 @@ func (o *object) createErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 		return upstreamAnswer{errs: []string{"can't be decoded"}}
 	}
 	rest.FillObjectMetaSystemFields(m)
-	a.errs = told(rest.BeforeCreate(o.create, o.context("", &a), obj))
+	if a.errs = told(rest.BeforeCreate(o.create, o.context("", &a), obj)); a.errs == nil {
+		a.stored = o.difference(t, changed(t, o.base, c.Op), obj)
+	}
 	return a
 }
 
@@ -365,8 +390,83 @@ func (o *object) updateErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 		a.errs = []string{"can't be decoded"}
 		return a
 	}
-	a.errs = told(rest.BeforeUpdate(by, o.context(c.Sub, &a), obj, o.old.DeepCopyObject()))
+	if a.errs = told(rest.BeforeUpdate(by, o.context(c.Sub, &a), obj, o.old.DeepCopyObject())); a.errs == nil {
+		a.stored = o.difference(t, text, obj)
+	}
 	return a
+}
+
+// difference returns what the server makes of what it gets: a line for each value that it sets, changes or
+// drops, without what is another at each time.
+func (o *object) difference(t *testing.T, sent []byte, stored runtime.Object) []string {
+	t.Helper()
+	text, err := runtime.Encode(o.r.set.Codecs.LegacyCodec(o.gvk.GroupVersion()), stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after := leaves(t, sent), leaves(t, text)
+	lines := []string{}
+	for at, value := range after {
+		if before[at] != value {
+			lines = append(lines, at+" "+value[:min(len(value), longestTold)])
+		}
+	}
+	for at := range before {
+		if _, ok := after[at]; !ok {
+			lines = append(lines, at+" dropped")
+		}
+	}
+	for i, l := range lines {
+		lines[i] = clockTimes.ReplaceAllString(madeUIDs.ReplaceAllString(l, "UID"), `"NOW"`)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// madeUIDs and clockTimes are of the request, not of an object of the corpus.
+var (
+	madeUIDs   = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	clockTimes = regexp.MustCompile(`"20(2[7-9]|26-(0[2-9]|1))[-0-9]*T[0-9:.]*Z"`)
+)
+
+// leaves returns the values of a document that hold no others, by their paths.
+func leaves(t *testing.T, text []byte) map[string]string {
+	t.Helper()
+	var document any
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	var walk func(at string, value any)
+	walk = func(at string, value any) {
+		if m, ok := value.(map[string]any); ok && len(m) > 0 {
+			for k, v := range m {
+				walk(at+"/"+k, v)
+			}
+			return
+		}
+		if list, ok := value.([]any); ok && len(list) > 0 {
+			for i, v := range list {
+				walk(fmt.Sprint(at, "/", i), v)
+			}
+			return
+		}
+		if leaf, err := json.Marshal(value); err == nil && value != nil {
+			all[at] = string(leaf)
+		}
+	}
+	walk("", document)
+	return all
+}
+
+// beyond returns the lines that are not of the unchanged object, and how many of its are missing.
+func beyond(lines, unchanged []string) []string {
+	of := sets.New(unchanged...)
+	more := slices.DeleteFunc(slices.Clone(lines), of.Has)
+	if n := of.Difference(sets.New(lines...)).Len(); n > 0 {
+		more = append(more, fmt.Sprintf("-%d", n))
+	}
+	return more
 }
 
 // touchErrors labels an object that is stored with the change although it may be invalid.

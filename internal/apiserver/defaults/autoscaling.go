@@ -3,7 +3,6 @@ package defaults
 import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 )
 
 // defaultCPUUtilization is the target of an autoscaler that names no metric, in percent.
@@ -33,23 +32,5 @@ func scalingRules(r *autoscalingv2.HPAScalingRules, policies ...autoscalingv2.HP
 	orNew(&r.SelectPolicy, autoscalingv2.MaxChangePolicySelect)
 	if r.Policies == nil {
 		r.Policies = policies
-	}
-}
-
-func deviceRequests(requests []resourcev1.DeviceRequest) {
-	count := func(mode *resourcev1.DeviceAllocationMode, n *int64) {
-		orDefault(mode, resourcev1.DeviceAllocationModeExactCount)
-		if *mode == resourcev1.DeviceAllocationModeExactCount {
-			orDefault(n, 1)
-		}
-	}
-	for i := range requests {
-		r := &requests[i]
-		if r.Exactly != nil {
-			count(&r.Exactly.AllocationMode, &r.Exactly.Count)
-		}
-		for j := range r.FirstAvailable {
-			count(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
-		}
 	}
 }

@@ -47,7 +47,7 @@ func Register(s *runtime.Scheme) error {
 	add(s, func(o *autoscalingv1.HorizontalPodAutoscaler) { orNew(&o.Spec.MinReplicas, 1) })
 	add(s, horizontalPodAutoscaler)
 	add(s, func(o *certificatesv1.PodCertificateRequest) { orNew(&o.Spec.MaxExpirationSeconds, 24*60*60) })
-	add(s, func(o *resourcev1.ResourceClaim) { deviceRequests(o.Spec.Devices.Requests) })
+	add(s, resourceClaim)
 	add(s, func(o *resourcev1.ResourceClaimTemplate) { deviceRequests(o.Spec.Spec.Devices.Requests) })
 	return nil
 }

@@ -38,12 +38,13 @@ func replicaSet(r *appsv1.ReplicaSet) {
 
 func statefulSet(s *appsv1.StatefulSet) {
 	orDefault(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
-	orDefault(&s.Spec.UpdateStrategy.Type, appsv1.RollingUpdateStatefulSetStrategyType)
-	if s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
-		if s.Spec.UpdateStrategy.RollingUpdate == nil {
-			s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{}
-		}
+	if s.Spec.UpdateStrategy.Type == "" {
+		s.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+		orNew(&s.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+	}
+	if s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && s.Spec.UpdateStrategy.RollingUpdate != nil {
 		orNew(&s.Spec.UpdateStrategy.RollingUpdate.Partition, 0)
+		orNew(&s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
 	}
 	if s.Spec.PersistentVolumeClaimRetentionPolicy == nil {
 		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{}
@@ -54,7 +55,10 @@ func statefulSet(s *appsv1.StatefulSet) {
 	orNew(&s.Spec.RevisionHistoryLimit, revisionHistory)
 	podTemplate(&s.Spec.Template)
 	for i := range s.Spec.VolumeClaimTemplates {
-		persistentVolumeClaim(&s.Spec.VolumeClaimTemplates[i])
+		c := &s.Spec.VolumeClaimTemplates[i]
+		orDefault(&c.APIVersion, "v1")
+		orDefault(&c.Kind, "PersistentVolumeClaim")
+		persistentVolumeClaim(c)
 	}
 }
 
@@ -106,6 +110,7 @@ func job(j *batchv1.Job) {
 		replacement = batchv1.Failed
 	}
 	orNew(&s.PodReplacementPolicy, replacement)
+	orNew(&s.ManualSelector, false)
 	if len(j.Labels) == 0 && len(s.Template.Labels) > 0 {
 		j.Labels = maps.Clone(s.Template.Labels)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,10 +51,11 @@ func Resources(deleted func()) []*resources.Resource {
 		resources.Of[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList](resources.Resource{
 			Kind: kind("PriorityLevelConfiguration"), Plural: levels, Cluster: true, Status: true, Table: levelTable, Validator: resources.Validator{
 				Create: func(_ context.Context, o runtime.Object) field.ErrorList {
-					return priorityLevel(o.(*flowcontrolv1.PriorityLevelConfiguration))
+					return priorityLevel(o.(*flowcontrolv1.PriorityLevelConfiguration), false)
 				},
-				Update: func(_ context.Context, o, _ runtime.Object) field.ErrorList {
-					return priorityLevel(o.(*flowcontrolv1.PriorityLevelConfiguration))
+				Update: func(_ context.Context, o, old runtime.Object) field.ErrorList {
+					l, was := o.(*flowcontrolv1.PriorityLevelConfiguration), old.(*flowcontrolv1.PriorityLevelConfiguration)
+					return priorityLevel(l, equality.Semantic.DeepEqual(l.Spec, was.Spec))
 				},
 				StatusUpdate: func(_ context.Context, o, _ runtime.Object) field.ErrorList {
 					return levelStatus(&o.(*flowcontrolv1.PriorityLevelConfiguration).Status)

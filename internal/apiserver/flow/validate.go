@@ -39,7 +39,7 @@ func flowSchema(f *flowcontrolv1.FlowSchema) field.ErrorList {
 		errs = append(errs, field.Invalid(precedence, p, "only the schema named 'exempt' may have matchingPrecedence 1"))
 	}
 	if m := spec.DistinguisherMethod; m != nil && !slices.Contains(methods, m.Type) {
-		errs = append(errs, field.NotSupported(at.Child("distinguisherMethod", "type"), m.Type, methods))
+		errs = append(errs, field.NotSupported(at.Child("distinguisherMethod", "type"), m, methods))
 	}
 	level := at.Child("priorityLevelConfiguration", "name")
 	if name := spec.PriorityLevelConfiguration.Name; name == "" {
@@ -196,30 +196,38 @@ func account(a *flowcontrolv1.ServiceAccountSubject, at *field.Path) field.Error
 	return errs
 }
 
-func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList {
+// priorityLevel checks a level. What fits to its types upstream checks twice: by a rule that has nothing to say but that
+// it is so, and for a spec that is kept as it was by one that explains.
+func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field.ErrorList {
 	at, spec := field.NewPath("spec"), &l.Spec
+	because := func(text string) string {
+		if kept {
+			return text
+		}
+		return ""
+	}
 	var errs field.ErrorList
 	if (l.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
 		errs = append(errs, field.Invalid(at.Child("type"), spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'"))
+	}
+	if exempt := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt; spec.Limited != nil && spec.Type != flowcontrolv1.PriorityLevelEnablementLimited && (exempt || !kept) {
+		errs = append(errs, field.Forbidden(at.Child("limited"), because("must be nil if the type is not Limited")))
 	}
 	switch spec.Type {
 	case "":
 		errs = append(errs, field.Required(at.Child("type"), ""))
 	case flowcontrolv1.PriorityLevelEnablementExempt:
-		if spec.Limited != nil {
-			errs = append(errs, field.Forbidden(at.Child("limited"), "must be nil if the type is not Limited"))
-		}
 		if e := spec.Exempt; e != nil {
 			errs = append(errs, shares(e.NominalConcurrencyShares, e.LendablePercent, at.Child("exempt"))...)
 		}
 	case flowcontrolv1.PriorityLevelEnablementLimited:
 		if spec.Exempt != nil {
-			errs = append(errs, field.Forbidden(at.Child("exempt"), "must be nil if the type is Limited"))
+			errs = append(errs, field.Forbidden(at.Child("exempt"), because("must be nil if the type is Limited")))
 		}
 		if spec.Limited == nil {
-			errs = append(errs, field.Required(at.Child("limited"), "must not be empty when type is Limited"))
+			errs = append(errs, field.Required(at.Child("limited"), because("must not be empty when type is Limited")))
 		} else {
-			errs = append(errs, limited(spec.Limited, at.Child("limited"))...)
+			errs = append(errs, limited(spec.Limited, kept, because, at.Child("limited"))...)
 		}
 	default:
 		errs = append(errs, field.NotSupported(at.Child("type"), spec.Type, types))
@@ -250,22 +258,22 @@ func shares(nominal, lendable *int32, at *field.Path) field.ErrorList {
 	return errs
 }
 
-func limited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, at *field.Path) field.ErrorList {
+func limited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, kept bool, because func(string) string, at *field.Path) field.ErrorList {
 	errs := shares(l.NominalConcurrencyShares, l.LendablePercent, at)
 	if b := l.BorrowingLimitPercent; b != nil && *b < 0 {
 		errs = append(errs, field.Invalid(at.Child("borrowingLimitPercent"), *b, "if specified, must be a non-negative integer"))
 	}
 	p := at.Child("limitResponse")
+	if reject := l.LimitResponse.Type == flowcontrolv1.LimitResponseTypeReject; l.LimitResponse.Queuing != nil && l.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue && (reject || !kept) {
+		errs = append(errs, field.Forbidden(p.Child("queuing"), because("must be nil if limited.limitResponse.type is not Limited")))
+	}
 	switch r := l.LimitResponse; r.Type {
 	case "":
 		errs = append(errs, field.Required(p.Child("type"), ""))
 	case flowcontrolv1.LimitResponseTypeReject:
-		if r.Queuing != nil {
-			errs = append(errs, field.Forbidden(p.Child("queuing"), "must be nil if limited.limitResponse.type is not Limited"))
-		}
 	case flowcontrolv1.LimitResponseTypeQueue:
 		if r.Queuing == nil {
-			errs = append(errs, field.Required(p.Child("queuing"), "must not be empty if limited.limitResponse.type is Limited"))
+			errs = append(errs, field.Required(p.Child("queuing"), because("must not be empty if limited.limitResponse.type is Limited")))
 		} else {
 			errs = append(errs, queuing(r.Queuing, p.Child("queuing"))...)
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"carob/internal/apiserver/gated"
 	"carob/internal/apiserver/same"
 	"carob/internal/apiserver/validation"
 	"carob/internal/core/resources"
@@ -42,11 +43,12 @@ func (strategy) Canonicalize(runtime.Object) {}
 func (strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	p := obj.(*corev1.Pod)
 	p.Generation = 1
+	gated.PodSpec(&p.Spec, nil)
 	defaultPodResources(&p.Spec)
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: resources.ComputeQoS(p)}
 	if len(p.Spec.SchedulingGates) > 0 {
 		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, LastTransitionTime: metav1.Now(),
 			Message: "Scheduling is blocked due to non-empty scheduling gates",
 		}}
 	}
@@ -58,6 +60,10 @@ func (strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 func (strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	p.Status = o.Status
+	if p.Spec.Resources == nil { // else a client that does not know the field would take it away
+		p.Spec.Resources = o.Spec.Resources.DeepCopy()
+	}
+	gated.PodSpec(&p.Spec, &o.Spec)
 	bumpGeneration(p, o)
 }
 
@@ -130,6 +136,7 @@ func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	if p.Status.QOSClass == "" {
 		p.Status.QOSClass = o.Status.QOSClass
 	}
+	gated.PodStatus(&p.Status, &o.Status)
 	keepObservedGeneration(p, o)
 	keepClaimStatuses(p, o)
 	syncAddresses(&p.Status)
@@ -195,6 +202,7 @@ func (ephemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Ob
 	p.Spec, p.Status = o.Spec, o.Status
 	metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &o.ObjectMeta)
 	p.Spec.EphemeralContainers = wanted
+	gated.PodSpec(&p.Spec, &o.Spec)
 	bumpGeneration(p, o)
 }
 

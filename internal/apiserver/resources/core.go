@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,6 +78,9 @@ func prepareNode(s, old *corev1.NodeSpec) {
 	if old == nil || old.ConfigSource == nil { //nolint:staticcheck // stored objects may have it
 		s.ConfigSource = nil //nolint:staticcheck // clients may send it
 	}
+	if old == nil || old.PodPreemptionPolicy == nil {
+		s.PodPreemptionPolicy = nil // InPlacePodVerticalScalingSchedulerPreemption is off
+	}
 	switch {
 	case s.PodCIDR != "" && (len(s.PodCIDRs) == 0 || s.PodCIDRs[0] != s.PodCIDR):
 		s.PodCIDRs = []string{s.PodCIDR}
@@ -88,7 +92,17 @@ func prepareNode(s, old *corev1.NodeSpec) {
 func nodes() *Resource {
 	return Of[corev1.Node, corev1.NodeList](Resource{
 		Kind: core("Node"), Plural: "nodes", ShortNames: []string{"no"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
-		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareNode(&obj.(*corev1.Node).Spec, nil) },
+		CreateStatus: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) {
+			n := obj.(*corev1.Node)
+			prepareNode(&n.Spec, nil)
+			n.Status.Config = nil //nolint:staticcheck // clients may send it
+		},
+		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
+			if old.(*corev1.Node).Status.Config == nil { //nolint:staticcheck // stored objects may have it
+				obj.(*corev1.Node).Status.Config = nil //nolint:staticcheck // clients may send it
+			}
+		},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			prepareNode(&obj.(*corev1.Node).Spec, &old.(*corev1.Node).Spec)
 		},
@@ -420,6 +434,12 @@ func replicationControllers() *Resource {
 	rc := func(o runtime.Object) *corev1.ReplicationController { return o.(*corev1.ReplicationController) }
 	return Of[corev1.ReplicationController, corev1.ReplicationControllerList](Resource{
 		Kind: core("ReplicationController"), Plural: "replicationcontrollers", ShortNames: []string{"rc"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template: func(o runtime.Object) *corev1.PodSpec {
+			if t := o.(*corev1.ReplicationController).Spec.Template; t != nil {
+				return &t.Spec
+			}
+			return nil
+		},
 		Fields: map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rc(o).Status.Replicas)) }},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
@@ -444,7 +464,13 @@ func replicationControllers() *Resource {
 
 func podTemplates() *Resource {
 	return Of[corev1.PodTemplate, corev1.PodTemplateList](Resource{
-		Kind: core("PodTemplate"), ReturnDeleted: true, Plural: "podtemplates", NoGeneration: true,
+		Kind: core("PodTemplate"), ReturnDeleted: true, Plural: "podtemplates",
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			if t := obj.(*corev1.PodTemplate); !equality.Semantic.DeepEqual(t.Template, old.(*corev1.PodTemplate).Template) {
+				t.Generation++
+			}
+		},
+		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*corev1.PodTemplate).Template.Spec },
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Containers"}, {Name: "Images"}, {Name: "Pod Labels"}},
 			Row: func(o runtime.Object, _ time.Time) []any {
 				t := o.(*corev1.PodTemplate)

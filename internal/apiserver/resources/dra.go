@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,12 @@ func resourceClaims(checks DeviceChecks) *Resource {
 	claim := func(o runtime.Object) *resourcev1.ResourceClaim { return o.(*resourcev1.ResourceClaim) }
 	return Of[resourcev1.ResourceClaim, resourcev1.ResourceClaimList](Resource{
 		Kind: dynamic("ResourceClaim"), Plural: "resourceclaims", Status: true, NoGeneration: true, ReturnDeleted: true,
-		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) { forgetDevices(claim(obj), claim(old)) },
+		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropDerived(&claim(obj).Spec, nil) },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { dropDerived(&claim(obj).Spec, &claim(old).Spec) },
+		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
+			dropSkipped(claim(obj), claim(old))
+			forgetDevices(claim(obj), claim(old))
+		},
 		AuthorizeCreate: func(ctx context.Context, obj runtime.Object) field.ErrorList {
 			return checks.adminSpec(ctx, claim(obj).Namespace, claim(obj).Spec.Devices.Requests)
 		},
@@ -80,6 +86,40 @@ func resourceClaims(checks DeviceChecks) *Resource {
 				return []any{c.Name, claimState(c), table.Age(c.CreationTimestamp, now)}
 			}},
 	})
+}
+
+// dropDerived clears attributes that are computed by expressions (DRADerivedAttributes), which v1.37 has off, unless old,
+// the stored claim, has some.
+func dropDerived(s, old *resourcev1.ResourceClaimSpec) {
+	each := func(s *resourcev1.ResourceClaimSpec, visit func(*[]resourcev1.DeviceDerivedAttribute)) {
+		for i := range s.Devices.Requests {
+			r := &s.Devices.Requests[i]
+			if r.Exactly != nil {
+				visit(&r.Exactly.DerivedAttributes)
+			}
+			for j := range r.FirstAvailable {
+				visit(&r.FirstAvailable[j].DerivedAttributes)
+			}
+		}
+	}
+	used := false
+	if old != nil {
+		each(old, func(list *[]resourcev1.DeviceDerivedAttribute) { used = used || len(*list) > 0 })
+	}
+	if !used {
+		each(s, func(list *[]resourcev1.DeviceDerivedAttribute) { *list = nil })
+	}
+}
+
+// dropSkipped does so with the steps on a node that drivers leave out (DRAOptionalNodeOperations).
+func dropSkipped(c, old *resourcev1.ResourceClaim) {
+	skips := func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.SkipNodeOperations) > 0 }
+	if c.Status.Allocation == nil || old.Status.Allocation != nil && slices.ContainsFunc(old.Status.Allocation.Devices.Results, skips) {
+		return
+	}
+	for i := range c.Status.Allocation.Devices.Results {
+		c.Status.Allocation.Devices.Results[i].SkipNodeOperations = nil
+	}
 }
 
 func claimState(c *resourcev1.ResourceClaim) string {
@@ -127,10 +167,15 @@ func forgetDevices(c, old *resourcev1.ResourceClaim) {
 }
 
 func resourceClaimTemplates(checks DeviceChecks) *Resource {
+	template := func(o runtime.Object) *resourcev1.ResourceClaimTemplate { return o.(*resourcev1.ResourceClaimTemplate) }
 	return Of[resourcev1.ResourceClaimTemplate, resourcev1.ResourceClaimTemplateList](Resource{
 		Kind: dynamic("ResourceClaimTemplate"), Plural: "resourceclaimtemplates", NoGeneration: true, ReturnDeleted: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropDerived(&template(obj).Spec.Spec, nil) },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			dropDerived(&template(obj).Spec.Spec, &template(old).Spec.Spec)
+		},
 		AuthorizeCreate: func(ctx context.Context, obj runtime.Object) field.ErrorList {
-			t := obj.(*resourcev1.ResourceClaimTemplate)
+			t := template(obj)
 			return checks.adminSpec(ctx, t.Namespace, t.Spec.Spec.Devices.Requests)
 		},
 	})

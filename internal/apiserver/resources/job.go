@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"maps"
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 func prepareJob(_ context.Context, obj runtime.Object) {
 	j := obj.(*batchv1.Job)
 	j.Spec.Scheduling = nil
+	own := !maps.Equal(j.Labels, j.Spec.Template.Labels)
 	if ptr.Deref(j.Spec.ManualSelector, false) {
 		return
 	}
@@ -27,6 +29,9 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 		if _, ok := j.Spec.Template.Labels[key]; !ok {
 			j.Spec.Template.Labels[key] = value
 		}
+	}
+	if !own && j.Labels != nil { // it has them from the template, and so what is added there
+		j.Labels = maps.Clone(j.Spec.Template.Labels)
 	}
 	if j.Spec.Selector == nil {
 		j.Spec.Selector = &metav1.LabelSelector{}

@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"time"
@@ -12,10 +13,13 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"carob/internal/apiserver/table"
@@ -92,6 +96,10 @@ func subjectCells(subjects []rbacv1.Subject) []any {
 func leases() *Resource {
 	return Of[coordinationv1.Lease, coordinationv1.LeaseList](Resource{
 		Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Plural: "leases", NoGeneration: true, CreateOnUpdate: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropCoordination(obj.(*coordinationv1.Lease), nil) },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			dropCoordination(obj.(*coordinationv1.Lease), old.(*coordinationv1.Lease))
+		},
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "Holder"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				l := o.(*coordinationv1.Lease)
@@ -100,9 +108,48 @@ func leases() *Resource {
 	})
 }
 
+// dropCoordination clears what belongs to CoordinatedLeaderElection, which v1.37 has off, unless the stored lease has it.
+func dropCoordination(l, old *coordinationv1.Lease) {
+	if old == nil || old.Spec.Strategy == nil {
+		l.Spec.Strategy = nil
+	}
+	if old == nil || old.Spec.PreferredHolder == nil {
+		l.Spec.PreferredHolder = nil
+	}
+}
+
+// prepareEndpoints counts a change of anything but metadata, and of labels, and drops the topology of older versions. A node
+// that was only named there moves to its field.
+func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
+	known := sets.New[string]()
+	if old != nil {
+		same := s.AddressType == old.AddressType && equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints)
+		if !same || !equality.Semantic.DeepEqual(s.Ports, old.Ports) || !equality.Semantic.DeepEqual(s.Labels, old.Labels) {
+			s.Generation++
+		}
+		if same {
+			return
+		}
+		for _, e := range old.Endpoints {
+			known.Insert(e.DeprecatedTopology[corev1.LabelHostname])
+		}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if node, ok := e.DeprecatedTopology[corev1.LabelHostname]; ok && e.NodeName == nil && known.Has(node) && len(apivalidation.NameIsDNSSubdomain(node, false)) == 0 {
+			e.NodeName = &node
+		}
+		e.DeprecatedTopology = nil
+	}
+}
+
 func endpointSlices() *Resource {
 	return Of[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](Resource{
 		Kind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Plural: "endpointslices", CreateOnUpdate: true,
+		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareEndpoints(obj.(*discoveryv1.EndpointSlice), nil) },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			prepareEndpoints(obj.(*discoveryv1.EndpointSlice), old.(*discoveryv1.EndpointSlice))
+		},
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "AddressType"}, {Name: "Ports"}, {Name: "Endpoints"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				const most = 3

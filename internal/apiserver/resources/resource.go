@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,6 +58,8 @@ type Resource struct {
 
 	// Status says that .status is owned by a /status subresource.
 	Status bool
+	// CreateStatus lets a create bring a status.
+	CreateStatus bool
 	// NoGeneration is for kinds whose metadata.generation is not kept (they have no desired state).
 	NoGeneration bool
 	// GenerationFromZero is for kinds whose generation counts changes only.
@@ -81,8 +84,10 @@ type Resource struct {
 
 	// ValidateName checks metadata.name; DNS subdomain when nil.
 	ValidateName apivalidation.ValidateNameFunc
-	// PrepareCreate and PrepareUpdate change the object before it is validated, after
-	// status and generation have been looked after.
+	// Template, when set, returns the pods that the object makes; nil if it has none.
+	Template func(obj runtime.Object) *corev1.PodSpec
+	// PrepareCreate and PrepareUpdate change the object before it is validated, after the status has been looked after and
+	// the generation is that of the stored object; a change of the spec counts it up afterwards.
 	PrepareCreate       func(ctx context.Context, obj runtime.Object)
 	PrepareUpdate       func(ctx context.Context, obj, old runtime.Object)
 	PrepareStatusUpdate func(ctx context.Context, obj, old runtime.Object)

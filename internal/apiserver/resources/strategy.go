@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/apiserver/declared"
+	"carob/internal/apiserver/gated"
 	"carob/internal/apiserver/same"
 	"carob/internal/apiserver/validation"
 )
@@ -99,12 +101,13 @@ func (s *Strategy) Canonicalize(runtime.Object) {}
 
 // PrepareForCreate clears what a client may not set and starts the generation at 1.
 func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
-	if s.resource.Status {
+	if s.resource.Status && !s.resource.CreateStatus {
 		reflect.ValueOf(obj).Elem().Field(s.status).SetZero()
 	}
 	if !s.resource.NoGeneration && !s.resource.GenerationFromZero {
 		objectMeta(obj).SetGeneration(1)
 	}
+	s.dropGated(obj, nil)
 	if s.resource.PrepareCreate != nil {
 		s.resource.PrepareCreate(ctx, obj)
 	}
@@ -117,20 +120,36 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	if s.resource.Status {
 		o.Field(s.status).Set(p.Field(s.status))
 	}
+	s.dropGated(obj, old)
+	m, om := objectMeta(obj), objectMeta(old)
+	if !s.resource.NoGeneration {
+		m.SetGeneration(om.GetGeneration())
+	}
 	if s.resource.PrepareUpdate != nil {
 		s.resource.PrepareUpdate(ctx, obj, old)
 	}
-	if s.resource.NoGeneration {
-		return
-	}
-	m, om := objectMeta(obj), objectMeta(old)
-	m.SetGeneration(om.GetGeneration())
-	if s.spec < 0 {
+	if s.resource.NoGeneration || s.spec < 0 {
 		return
 	}
 	if now, was := o.Field(s.spec), p.Field(s.spec); !same.Reflected(now, was) && !equality.Semantic.DeepEqual(now.Addr().Interface(), was.Addr().Interface()) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
+}
+
+// dropGated drops fields of the pods that obj makes; old is nil for a create.
+func (s *Strategy) dropGated(obj, old runtime.Object) {
+	if s.resource.Template == nil {
+		return
+	}
+	pods := s.resource.Template(obj)
+	if pods == nil {
+		return
+	}
+	var before *corev1.PodSpec
+	if old != nil {
+		before = s.resource.Template(old)
+	}
+	gated.PodSpec(pods, before)
 }
 
 // Validate implements rest.RESTCreateStrategy: metadata, then the kind.
@@ -153,7 +172,8 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 // finalizers checks their names; a few kinds, as upstream, take any that has the form of a name.
 func (s *Strategy) finalizers(obj runtime.Object) field.ErrorList {
 	switch s.resource.Kind.Kind {
-	case "Event", "Lease", "PodDisruptionBudget", "RuntimeClass", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
+	case "Event", "Lease", "PodDisruptionBudget", "RuntimeClass", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding":
 		return nil
 	}
 	return validation.Finalizers(objectMeta(obj).GetFinalizers())

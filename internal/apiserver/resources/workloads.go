@@ -8,6 +8,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,7 +53,13 @@ func deployments() *Resource {
 	d := func(o runtime.Object) *appsv1.Deployment { return o.(*appsv1.Deployment) }
 	return Of[appsv1.Deployment, appsv1.DeploymentList](Resource{
 		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template:            func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.Deployment).Spec.Template.Spec },
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) { d(obj).Labels = d(old).Labels },
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			if !equality.Semantic.DeepEqual(d(obj).Annotations, d(old).Annotations) {
+				d(obj).Generation++
+			}
+		},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(d(o).Spec.Replicas, 0), d(o).Status.Replicas, scaleSelector(d(o).Spec.Selector)
@@ -73,7 +81,8 @@ func replicaSets() *Resource {
 	rs := func(o runtime.Object) *appsv1.ReplicaSet { return o.(*appsv1.ReplicaSet) }
 	return Of[appsv1.ReplicaSet, appsv1.ReplicaSetList](Resource{
 		Kind: apps("ReplicaSet"), Plural: "replicasets", ShortNames: []string{"rs"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
-		Fields: map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rs(o).Status.Replicas)) }},
+		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.ReplicaSet).Spec.Template.Spec },
+		Fields:   map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rs(o).Status.Replicas)) }},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(rs(o).Spec.Replicas, 0), rs(o).Status.Replicas, scaleSelector(rs(o).Spec.Selector)
@@ -95,6 +104,7 @@ func statefulSets() *Resource {
 	s := func(o runtime.Object) *appsv1.StatefulSet { return o.(*appsv1.StatefulSet) }
 	return Of[appsv1.StatefulSet, appsv1.StatefulSetList](Resource{
 		Kind: apps("StatefulSet"), Plural: "statefulsets", ShortNames: []string{"sts"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.StatefulSet).Spec.Template.Spec },
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(s(o).Spec.Replicas, 0), s(o).Status.Replicas, scaleSelector(s(o).Spec.Selector)
@@ -110,9 +120,43 @@ func statefulSets() *Resource {
 	})
 }
 
+// templateGeneration returns how often the template of d was changed, as the annotation says that has taken the place of a
+// field; 0 if there is no number.
+func templateGeneration(d *appsv1.DaemonSet) int64 {
+	n, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// setTemplateGeneration leaves the annotations as they are for others that share them.
+func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
+	annotations := map[string]string{appsv1.DeprecatedTemplateGeneration: strconv.FormatInt(n, 10)}
+	for key, value := range d.Annotations {
+		if key != appsv1.DeprecatedTemplateGeneration {
+			annotations[key] = value
+		}
+	}
+	d.Annotations = annotations
+}
+
 func daemonSets() *Resource {
 	return Of[appsv1.DaemonSet, appsv1.DaemonSetList](Resource{
 		Kind: apps("DaemonSet"), Plural: "daemonsets", ShortNames: []string{"ds"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.DaemonSet).Spec.Template.Spec },
+		PrepareCreate: func(_ context.Context, obj runtime.Object) {
+			d := obj.(*appsv1.DaemonSet)
+			setTemplateGeneration(d, max(1, templateGeneration(d)))
+		},
+		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
+			d, o := obj.(*appsv1.DaemonSet), old.(*appsv1.DaemonSet)
+			n := templateGeneration(o)
+			if !equality.Semantic.DeepEqual(d.Spec.Template, o.Spec.Template) {
+				n++
+			}
+			setTemplateGeneration(d, n)
+		},
 		Table: table.Kind{
 			Columns: append(columns([]table.Column{{Name: "Desired", Type: "integer"}, {Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"},
 				{Name: "Up-to-date", Type: "integer"}, {Name: "Available", Type: "integer"}, {Name: "Node Selector"}}, table.AgeColumn), wideTemplateColumns...),
@@ -147,6 +191,7 @@ func controllerRevisions() *Resource {
 func jobs() *Resource {
 	return Of[batchv1.Job, batchv1.JobList](Resource{
 		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template:      func(o runtime.Object) *corev1.PodSpec { return &o.(*batchv1.Job).Spec.Template.Spec },
 		Fields:        map[string]func(runtime.Object) string{"status.successful": func(o runtime.Object) string { return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded)) }},
 		PrepareCreate: prepareJob,
 		PrepareUpdate: dropScheduling,
@@ -205,6 +250,9 @@ func jobStatus(j *batchv1.Job) string {
 func cronJobs() *Resource {
 	return Of[batchv1.CronJob, batchv1.CronJobList](Resource{
 		Kind: batch("CronJob"), Plural: "cronjobs", ShortNames: []string{"cj"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Template: func(o runtime.Object) *corev1.PodSpec {
+			return &o.(*batchv1.CronJob).Spec.JobTemplate.Spec.Template.Spec
+		},
 		PrepareCreate: dropTemplateScheduling,
 		PrepareUpdate: func(ctx context.Context, obj, _ runtime.Object) { dropTemplateScheduling(ctx, obj) },
 		Table: table.Kind{

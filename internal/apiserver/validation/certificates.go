@@ -277,7 +277,7 @@ func trustBundleBeside(b, old *certificatesv1.ClusterTrustBundle) field.ErrorLis
 		prefix := strings.ReplaceAll(signer, "/", ":") + ":"
 		if rest, ok := strings.CutPrefix(b.Name, prefix); ok {
 			errs = append(errs, messages(at, b.Name, apivalidation.NameIsDNSSubdomain(rest, false))...)
-		} else {
+		} else if b.Name != "" {
 			errs = append(errs, field.Invalid(at, b.Name, fmt.Sprintf("ClusterTrustBundle for signerName %s must be named with prefix %s", signer, prefix)))
 		}
 		errs = append(errs, signerName(signer, field.NewPath("spec", "signerName"))...)

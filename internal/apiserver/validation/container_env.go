@@ -75,7 +75,7 @@ func keyRef(name, key string, at *field.Path) field.ErrorList {
 func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.VolumeName == "" {
-		errs = append(errs, field.Required(at.Child("volumeName"), ""))
+		errs = append(errs, field.Required(at.Child("volumeName"), ""), field.NotFound(at.Child("volumeName"), r.VolumeName))
 	} else if v, ok := k.volumes[r.VolumeName]; !ok {
 		errs = append(errs, messages(at.Child("volumeName"), r.VolumeName, validation.IsDNS1123Label(r.VolumeName))...)
 		errs = append(errs, field.NotFound(at.Child("volumeName"), r.VolumeName))

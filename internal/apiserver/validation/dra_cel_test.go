@@ -43,7 +43,7 @@ func TestDeviceExpressions(t *testing.T) {
 				t.Errorf("%.80s: %v, want %q at %s", expression, errs, want, where)
 			}
 		}
-		if errs := deviceClassUpdate(class, class.DeepCopy()); len(errs) > 0 {
+		if errs := deviceClassBeside(class, class.DeepCopy()); len(errs) > 0 {
 			t.Errorf("%.80s is stored already: %v", expression, errs)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 )
 
 func node(n *corev1.Node) field.ErrorList {
@@ -26,6 +27,11 @@ func node(n *corev1.Node) field.ErrorList {
 	for i, c := range n.Spec.PodCIDRs {
 		errs = append(errs, validation.IsValidCIDRForLegacyField(cidrs.Index(i), c, true, nil)...)
 		families[strings.Contains(c, ":")]++
+	}
+	if len(n.Spec.PodCIDRs) > 1 {
+		if _, err := netutils.IsDualStackCIDRStrings(n.Spec.PodCIDRs); err != nil {
+			errs = append(errs, field.InternalError(cidrs, fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:%w", err)))
+		}
 	}
 	if len(n.Spec.PodCIDRs) > 1 && (families[true] != 1 || families[false] != 1) {
 		errs = append(errs, field.Invalid(cidrs, n.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))

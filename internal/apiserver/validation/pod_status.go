@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 )
 
 // ValidatePodStatusUpdate checks a write to the status subresource (L1.71).
@@ -99,6 +100,11 @@ func perFamily(ips, known []string, shown any, at *field.Path) field.ErrorList {
 		errs = append(errs, validation.IsValidIPForLegacyField(at.Index(i), ip, true, known)...)
 		if isIP(ip) {
 			families[strings.Contains(ip, ":")]++
+		}
+	}
+	if len(ips) > 1 {
+		if _, err := netutils.IsDualStackIPStrings(ips); err != nil {
+			errs = append(errs, field.InternalError(at, fmt.Errorf("failed to check for dual stack with error:%w", err)))
 		}
 	}
 	if len(ips) > 1 && (len(ips) > 2 || families[true] != 1 || families[false] != 1) {

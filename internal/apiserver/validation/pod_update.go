@@ -117,7 +117,7 @@ func tolerationUpdate(list, old []corev1.Toleration, at *field.Path) field.Error
 func gateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, g := range gates {
-		if !slices.Contains(old, g) {
+		if !slices.Contains(old, g) && !slices.Contains(gates[i+1:], g) {
 			errs = append(errs, field.Forbidden(at.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}

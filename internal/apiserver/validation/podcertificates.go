@@ -107,7 +107,7 @@ func podCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertificateRequ
 	outcomes := []string{certificatesv1.PodCertificateRequestConditionTypeIssued, certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed}
 	var errs field.ErrorList
 	for i, c := range r.Status.Conditions {
-		at := at.Child("conditions").Index(i)
+		at := at.Child("conditions", fmt.Sprintf("[%d]", i)) // with a dot, as upstream
 		if e := supported(c.Type, at.Child("type"), outcomes...); e != nil {
 			errs = append(errs, e...)
 			continue

@@ -8,7 +8,6 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -175,7 +174,6 @@ func matchKeys(keys []string, selector *metav1.LabelSelector, at *field.Path) fi
 
 func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelectors bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	seen := sets.New[string]()
 	for i := range list {
 		c, at := &list[i], at.Index(i)
 		if c.MaxSkew <= 0 {
@@ -189,11 +187,11 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelector
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
 			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
 		}
-		key := fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)
-		if seen.Has(key) {
-			errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), key))
+		if slices.ContainsFunc(list[i+1:], func(l corev1.TopologySpreadConstraint) bool {
+			return l.TopologyKey == c.TopologyKey && l.WhenUnsatisfiable == c.WhenUnsatisfiable
+		}) {
+			errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))
 		}
-		seen.Insert(key)
 		if m := c.MinDomains; m != nil {
 			if *m <= 0 {
 				errs = append(errs, field.Invalid(at.Child("minDomains"), *m, "must be greater than zero"))

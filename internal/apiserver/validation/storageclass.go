@@ -126,7 +126,9 @@ func volumeAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 		errs = append(errs, volumeSpec(s.InlineVolumeSpec, true, false, at.Child("inlineVolumeSpec"))...)
 	case *s.PersistentVolumeName == "":
 		errs = append(errs, field.Required(at.Child("persistentVolumeName"), "must specify non empty persistentVolumeName"))
-	default:
+	}
+	if s := a.Spec.Source; s.PersistentVolumeName != nil {
+		at := at.Child("source")
 		errs = append(errs, messages(at.Child("persistentVolumeName"), *s.PersistentVolumeName, apivalidation.NameIsDNSSubdomain(*s.PersistentVolumeName, false))...)
 	}
 	errs = append(errs, messages(at.Child("nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)

@@ -17,7 +17,7 @@ func projectedCertificate(c *corev1.PodCertificateProjection, at *field.Path) fi
 	const hour = 60 * 60
 	errs := signerName(c.SignerName, at.Child("signerName"))
 	errs = append(errs, userAnnotations(c.UserAnnotations, at.Child("userAnnotations"))...)
-	errs = append(errs, oneOf(c.KeyType, at.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
+	errs = append(errs, supported(c.KeyType, at.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
 	if s, longest := c.MaxExpirationSeconds, longestCertificate(c.SignerName); s != nil {
 		if *s < hour {
 			errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), *s, fmt.Sprintf("if provided, maxExpirationSeconds must be >= %d", hour)))

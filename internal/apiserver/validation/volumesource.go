@@ -31,7 +31,7 @@ func persistentSources(v *corev1.PersistentVolumeSource, s *sources) {
 			errs := append(required(at.Child("endpoints"), r.EndpointsName), required(at.Child("path"), r.Path)...)
 			if n := r.EndpointsNamespace; n != nil {
 				if *n == "" {
-					errs = append(errs, field.Invalid(at.Child("endpointsNamespace"), *n, "if the endpointnamespace is set, it must be a valid namespace name"))
+					return append(errs, field.Invalid(at.Child("endpointsNamespace"), *n, "if the endpointnamespace is set, it must be a valid namespace name"))
 				}
 				errs = append(errs, messages(at.Child("endpointsNamespace"), *n, validation.IsDNS1123Label(*n))...)
 			}

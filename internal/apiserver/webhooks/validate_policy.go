@@ -29,7 +29,7 @@ const (
 var (
 	reasons = []string{string(metav1.StatusReasonForbidden), string(metav1.StatusReasonInvalid), string(metav1.StatusReasonRequestEntityTooLarge)}
 	actions = []string{string(admissionregistrationv1.Audit), string(admissionregistrationv1.Deny), string(admissionregistrationv1.Warn)}
-	missing = []string{string(admissionregistrationv1.AllowAction), string(admissionregistrationv1.DenyAction)}
+	missing = []string{string(admissionregistrationv1.DenyAction), string(admissionregistrationv1.AllowAction)}
 	patches = []admissionregistrationv1.PatchType{admissionregistrationv1.PatchTypeApplyConfiguration, admissionregistrationv1.PatchTypeJSONPatch}
 )
 
@@ -241,7 +241,7 @@ func validatingBinding(b *admissionregistrationv1.ValidatingAdmissionPolicyBindi
 	errs := binding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, at)
 	list, p := b.Spec.ValidationActions, at.Child("validationActions")
 	if len(list) == 0 {
-		return append(errs, field.Required(p, "at least one validation action is required"))
+		return append(errs, field.Required(p, ""))
 	}
 	for i := range list {
 		errs = append(errs, oneOf(&list[i], actions, p.Index(i))...)
@@ -295,7 +295,10 @@ func paramRef(r *admissionregistrationv1.ParamRef, at *field.Path) field.ErrorLi
 	if a := r.ParameterNotFoundAction; a == nil || *a == "" {
 		return append(errs, field.Required(at.Child("parameterNotFoundAction"), ""))
 	}
-	return append(errs, oneOf(r.ParameterNotFoundAction, missing, at.Child("parameterNotFoundAction"))...)
+	if a := *r.ParameterNotFoundAction; !slices.Contains(missing, string(a)) {
+		errs = append(errs, field.NotSupported(at.Child("parameterNotFoundAction"), a, missing))
+	}
+	return errs
 }
 
 func mutatingPolicy(p *admissionregistrationv1.MutatingAdmissionPolicy) field.ErrorList {

@@ -1,6 +1,6 @@
 // Command validation writes what upstream's API server says to objects that are
 // nearly valid: one line for each change of one of the objects in a file, with
-// the errors of a create. Nobody but a developer runs it; its
+// the errors of a create, and what it makes of those it accepts. Nobody but a developer runs it; its
 // output is the corpus of TestUpstreamValidation in internal/apiserver. It must
 // never be a part of the product.
 //
@@ -43,6 +43,11 @@ type line struct {
 	Kept *[]string `json:"kept,omitempty"`
 	// Warnings are those of a create, or of an update if the object can't be made.
 	Warnings []string `json:"warnings,omitempty"`
+
+	// Stored and Updated are how what is stored differs from what was sent with a create and an update that were
+	// accepted. The first line of an object has no change; others say what is not so there.
+	Stored  []string `json:"stored,omitempty"`
+	Updated []string `json:"updated,omitempty"`
 }
 
 func main() {
@@ -135,8 +140,9 @@ func newTrial(out *bufio.Writer, base []byte, kept *sample, stored bool) (*trial
 
 // all writes a line for each change of the object.
 func (t *trial) all() error {
-	if a := t.create(t.base); a.errs != nil && !t.stored {
-		return fmt.Errorf("is not valid: %v", a.errs)
+	unchanged := t.create(t.base)
+	if unchanged.errs != nil && !t.stored {
+		return fmt.Errorf("is not valid: %v", unchanged.errs)
 	}
 	old, err := t.asStored(t.base)
 	if err != nil {
@@ -146,8 +152,12 @@ func (t *trial) all() error {
 	if err != nil {
 		return err
 	}
-	if a := t.update("", old, text); a.errs != nil {
-		return fmt.Errorf("is not valid as it is stored: %v", a.errs)
+	kept := t.update("", old, text)
+	if kept.errs != nil {
+		return fmt.Errorf("is not valid as it is stored: %v", kept.errs)
+	}
+	if err := t.write(line{Base: t.name, Warnings: unchanged.warnings, Stored: unchanged.stored, Updated: kept.stored}, op{"test", "/kind", t.gvk.Kind}); err != nil {
+		return err
 	}
 	external, err := legacyscheme.Scheme.New(t.gvk)
 	if err != nil {
@@ -165,6 +175,9 @@ func (t *trial) all() error {
 				continue
 			}
 			l.Create, l.Warnings = created.errs, created.warnings
+			if created.errs == nil {
+				l.Stored = beyond(created.stored, unchanged.stored)
+			}
 			if op.Path != "/metadata/name" && op.Path != "/metadata" {
 				l.Kept = unlessSame(t.touch(changed), created)
 			}
@@ -173,7 +186,7 @@ func (t *trial) all() error {
 			if updated = t.update("", old, replaced); updated.undecodable {
 				continue
 			}
-			l.Update = unlessSame(updated, created)
+			l.Update, l.Updated = unlessSame(updated, created), updated.stored
 			if t.stored {
 				l.Warnings = updated.warnings
 			}
@@ -192,7 +205,7 @@ func (t *trial) all() error {
 			if a.undecodable {
 				continue
 			}
-			if err := t.write(line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings}, op); err != nil {
+			if err := t.write(line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings, Updated: a.stored}, op); err != nil {
 				return err
 			}
 		}
@@ -212,7 +225,7 @@ func unlessSame(a, b answer) *[]string {
 }
 
 func (t *trial) write(l line, op op) error {
-	if !t.kept.isNew(t.gvk.Kind, l, op.Path) {
+	if op.Op != "test" && !t.kept.isNew(t.gvk.Kind, l, op.Path) {
 		return nil
 	}
 	t.cases++
@@ -236,7 +249,7 @@ func patched(object []byte, op op) ([]byte, error) {
 }
 
 // sample keeps the corpus small: one example of each answer about a field of a
-// kind, and a quarter of what is accepted.
+// kind and of each way to complete an object, and a part of what is accepted.
 type sample struct {
 	seen     map[string]bool
 	accepted int
@@ -256,6 +269,11 @@ func (s *sample) isNew(kind string, l line, path string) bool {
 	}
 	if len(l.Warnings) > 0 {
 		some = s.news(kind+" warning "+l.Sub, l.Warnings) || some
+	}
+	for _, set := range slices.Concat(l.Stored, l.Updated) {
+		if !strings.HasPrefix(set, "-") {
+			some = s.first(kind+" stored "+l.Sub+places.ReplaceAllString(set, "")) || some
+		}
 	}
 	if len(l.Create) > 0 || some {
 		return some

@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"log"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
@@ -26,6 +31,8 @@ type upstream struct {
 // answer is what is said to a request.
 type answer struct {
 	errs, warnings []string
+	// stored is how what is stored differs from what was sent; only if there are no errors.
+	stored []string
 	// undecodable says that it never came to validation.
 	undecodable bool
 }
@@ -98,7 +105,9 @@ func (u upstream) create(data []byte) (a answer) {
 	if m.GetName() == "" && m.GetGenerateName() != "" {
 		m.SetName(u.main.GenerateName(m.GetGenerateName()))
 	}
-	a.errs = told(rest.BeforeCreate(u.main, u.context("", &a), obj))
+	if a.errs = told(rest.BeforeCreate(u.main, u.context("", &a), obj)); a.errs == nil {
+		a.stored = u.difference(data, obj)
+	}
 	return a
 }
 
@@ -113,9 +122,82 @@ func (u upstream) update(sub string, old runtime.Object, data []byte) (a answer)
 	if sub != "" {
 		by = parts[u.gvk.GroupKind()][sub].strategy
 	}
-	a.errs = told(rest.BeforeUpdate(by, u.context(sub, &a), obj, old.DeepCopyObject()))
+	if a.errs = told(rest.BeforeUpdate(by, u.context(sub, &a), obj, old.DeepCopyObject())); a.errs == nil {
+		a.stored = u.difference(data, obj)
+	}
 	return a
 }
+
+// difference returns what a server makes of what it gets: a line for each value that it sets, changes or
+// drops, without what is another at each time.
+func (u upstream) difference(sent []byte, obj runtime.Object) []string {
+	text, err := u.encode(obj)
+	if err != nil {
+		log.Fatal(err)
+	}
+	before, after := leaves(sent), leaves(text)
+	lines := []string{}
+	for at, value := range after {
+		if before[at] != value {
+			lines = append(lines, at+" "+value[:min(len(value), longest)])
+		}
+	}
+	for at := range before {
+		if _, ok := after[at]; !ok {
+			lines = append(lines, at+" dropped")
+		}
+	}
+	for i, l := range lines {
+		lines[i] = times.ReplaceAllString(uids.ReplaceAllString(l, "UID"), `"NOW"`)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// leaves returns the values of a document that hold no others, by their paths.
+func leaves(text []byte) map[string]string {
+	var document any
+	if err := json.Unmarshal(text, &document); err != nil {
+		log.Fatal(err)
+	}
+	all := map[string]string{}
+	var walk func(at string, value any)
+	walk = func(at string, value any) {
+		if m, ok := value.(map[string]any); ok && len(m) > 0 {
+			for k, v := range m {
+				walk(at+"/"+k, v)
+			}
+			return
+		}
+		if list, ok := value.([]any); ok && len(list) > 0 {
+			for i, v := range list {
+				walk(fmt.Sprint(at, "/", i), v)
+			}
+			return
+		}
+		if leaf, err := json.Marshal(value); err == nil && value != nil {
+			all[at] = string(leaf)
+		}
+	}
+	walk("", document)
+	return all
+}
+
+// beyond returns the lines that are not of the unchanged object, and how many of its are missing.
+func beyond(lines, unchanged []string) []string {
+	of := sets.New(unchanged...)
+	more := slices.DeleteFunc(slices.Clone(lines), of.Has)
+	if n := of.Difference(sets.New(lines...)).Len(); n > 0 {
+		more = append(more, fmt.Sprintf("-%d", n))
+	}
+	return more
+}
+
+// uids and times are of the request, not of an object of the corpus.
+var (
+	uids  = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	times = regexp.MustCompile(`"20(2[7-9]|26-(0[2-9]|1))[-0-9]*T[0-9:.]*Z"`)
+)
 
 // touch labels an object that is stored although it may be invalid.
 func (u upstream) touch(data []byte) (a answer) {
