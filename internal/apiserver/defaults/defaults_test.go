@@ -160,6 +160,7 @@ spec:
   completions: 1
   backoffLimit: 6
   completionMode: NonIndexed
+  manualSelector: false
   suspend: false
   podReplacementPolicy: TerminatingOrFailed
   template:
