@@ -73,10 +73,10 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 // repairEvery is upstream's period, too.
 const repairEvery = 3 * time.Minute
 
-// repairServices makes the records of service addresses and ports agree with the
-// services now and then, until ctx ends: somebody may have deleted one. What it finds,
+// repair makes the records of service addresses and ports agree with the services now
+// and then, until ctx ends, and the config map on tokens anew: somebody may have deleted one. What it finds,
 // and what the start has found, is told as events.
-func (s *Server) repairServices(ctx context.Context) {
+func (s *Server) repair(ctx context.Context) {
 	ctx = asServer(ctx)
 	found := s.found
 	if c := s.strangeRange.Load(); c != nil {
@@ -100,6 +100,9 @@ func (s *Server) repairServices(ctx context.Context) {
 		var err error
 		if found, err = s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait", repairEvery)
+		}
+		if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed; trying again", "wait", repairEvery)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,43 @@ func (s *Server) storeLater(ctx context.Context) {
 	if err := s.storeTrust(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Storing the configuration of other API servers failed")
 	}
+	if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed")
+	}
+}
+
+// The names are upstream's.
+const (
+	tracking     = "kube-apiserver-legacy-service-account-token-tracking"
+	trackedSince = "since"
+)
+
+// trackTokens keeps the config map that says since when the use of tokens in Secrets is
+// noted, for whoever is to remove those that nobody uses.
+func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
+	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: tracking, Namespace: metav1.NamespaceSystem},
+		Data: map[string]string{trackedSince: now.UTC().Format(time.DateOnly)}}
+	st := s.stores[corev1.Resource("configmaps")]
+	ctx = apirequest.WithNamespace(ctx, want.Namespace)
+	dated := func(o *corev1.ConfigMap) bool {
+		_, err := time.Parse(time.DateOnly, o.Data[trackedSince])
+		return err == nil
+	}
+	if o, err := st.Get(ctx, want.Name, &metav1.GetOptions{}); err == nil {
+		if m, ok := o.(*corev1.ConfigMap); ok && dated(m) {
+			return nil
+		}
+	}
+	return upsert(ctx, st, want, func(o *corev1.ConfigMap) bool {
+		if dated(o) {
+			return false
+		}
+		if o.Data == nil {
+			o.Data = map[string]string{}
+		}
+		maps.Copy(o.Data, want.Data)
+		return true
+	})
 }
 
 func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) error {

@@ -241,7 +241,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	parts.run(s.keepKubernetesService)
-	parts.run(s.repairServices)
+	parts.run(s.repair)
 	select {
 	case err := <-served:
 		return err

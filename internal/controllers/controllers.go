@@ -161,6 +161,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			return protection.AttributesClasses(c.Kubernetes, m.inventory), nil
 		}},
 		{"token-cleaner", func(c Clients) (controller, error) { return bootstrap.NewCleaner(c.Kubernetes, m.inventory), nil }},
+		{"legacy-service-account-token-cleaner", func(c Clients) (controller, error) {
+			return accounttokens.NewUnused(watcher, c.Kubernetes, m.inventory), nil
+		}},
 		{"bootstrap-signer", func(c Clients) (controller, error) { return bootstrap.NewSigner(c.Kubernetes, m.inventory), nil }},
 		{"certificate-controller", func(c Clients) (controller, error) {
 			return certificates.New(c.Kubernetes, m.inventory, o.Signer), nil

@@ -1,6 +1,7 @@
 // Package accounttokens fills Secrets of type kubernetes.io/service-account-token
-// with a token of the account they name, and removes them with the account. The
-// controller manager runs it; it must never touch other Secrets, nor make one.
+// with a token of the account they name, and removes them with the account or when
+// nobody has used them for long. The controller manager runs it; it must never touch
+// other Secrets, nor make one.
 package accounttokens
 
 import (

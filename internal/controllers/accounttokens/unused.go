@@ -1,0 +1,185 @@
+package accounttokens
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+	"carob/internal/core/nodegraph"
+)
+
+const (
+	// Dates on a Secret that holds a token: the API server keeps the first, and believes
+	// no token that has the second.
+	labelLastUsed     = "kubernetes.io/legacy-token-last-used"
+	labelInvalidSince = "kubernetes.io/legacy-token-invalid-since"
+	// The config map in kube-system that says since when the API server notes the use of tokens.
+	trackingName  = "kube-apiserver-legacy-service-account-token-tracking"
+	trackingSince = "since"
+
+	unusedFor  = 365 * 24 * time.Hour // upstream's default
+	lookEvery  = 24 * time.Hour       // as upstream
+	unusedName = "legacy-service-account-token-cleaner"
+)
+
+// verdict is what becomes of a Secret.
+type verdict int
+
+const (
+	keep verdict = iota
+	invalidate
+	remove
+)
+
+// Unused invalidates tokens that were made for an account by a controller of old
+// times and were not used for a year, and removes them when nobody has missed them for
+// another year. It has one key.
+type Unused struct{ *loop.Loop }
+
+// NewUnused returns a controller that reads by reader and writes by client.
+func NewUnused(reader, client kubernetes.Interface, inv *inventory.Inventory) *Unused {
+	u := &Unused{loop.New(unusedName, 1, func(ctx context.Context, _ string) (time.Duration, error) {
+		return lookEvery, cleanUnused(ctx, reader, client, time.Now())
+	})}
+	inv.AddReader(u)
+	return u
+}
+
+// Changed implements inventory.Reader.
+func (u *Unused) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
+	if k.GroupResource() == corev1.Resource("configmaps") && o.Namespace == metav1.NamespaceSystem && o.Name == trackingName {
+		u.Add(unusedName)
+	}
+}
+
+// Gone implements inventory.Reader.
+func (u *Unused) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
+
+// Relisted implements inventory.Reader.
+func (u *Unused) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
+	for _, o := range objects {
+		u.Changed(k, o)
+	}
+}
+
+// Kinds implements inventory.Reader.
+func (u *Unused) Kinds() {}
+
+func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now time.Time) error {
+	m, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, trackingName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get config map %s: %w", trackingName, err)
+	}
+	since, err := time.Parse(time.DateOnly, m.Data[trackingSince])
+	// The day in which it began does not count.
+	if err != nil || now.Before(since.AddDate(0, 0, 1).Add(unusedFor)) {
+		return nil //nolint:nilerr // the API server mends the date, and tells of it
+	}
+	secrets, err := reader.CoreV1().Secrets("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()})
+	if err != nil {
+		return fmt.Errorf("list tokens of service accounts: %w", err)
+	}
+	named := map[string]map[nodegraph.Ref]bool{} // by pods, by namespace
+	for i := range secrets.Items {
+		s := &secrets.Items[i]
+		if decide(s, now) == keep {
+			continue
+		}
+		account, err := reader.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, s.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // somebody else removes it
+		}
+		if err != nil {
+			return fmt.Errorf("get service account of secret %s/%s: %w", s.Namespace, s.Name, err)
+		}
+		if uid := s.Annotations[corev1.ServiceAccountUIDKey]; uid != "" && uid != string(account.UID) ||
+			!slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == s.Name }) {
+			continue // made by hand
+		}
+		if named[s.Namespace] == nil {
+			if named[s.Namespace], err = namedByPods(ctx, reader, s.Namespace); err != nil {
+				return err
+			}
+		}
+		if named[s.Namespace][nodegraph.Ref{Kind: nodegraph.Secret, Namespace: s.Namespace, Name: s.Name}] {
+			continue
+		}
+		if err := carryOut(ctx, client, s, decide(s, now), now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decide says what becomes of a Secret that a controller made for its account and no pod names.
+func decide(s *corev1.Secret, now time.Time) verdict {
+	begin := now.Add(-unusedFor)
+	day := begin.UTC().Format(time.DateOnly)
+	if s.Type != corev1.SecretTypeServiceAccountToken || s.Annotations[corev1.ServiceAccountNameKey] == "" || s.DeletionTimestamp != nil || !s.CreationTimestamp.Time.Before(begin) {
+		return keep
+	}
+	if used, ok := s.Labels[labelLastUsed]; ok {
+		if _, err := time.Parse(time.DateOnly, used); err != nil || used >= day {
+			return keep
+		}
+	}
+	since := s.Labels[labelInvalidSince]
+	if _, err := time.Parse(time.DateOnly, since); err != nil {
+		return invalidate
+	}
+	if since >= day {
+		return keep
+	}
+	return remove
+}
+
+func namedByPods(ctx context.Context, reader kubernetes.Interface, namespace string) (map[nodegraph.Ref]bool, error) {
+	pods, err := reader.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+	}
+	out := map[nodegraph.Ref]bool{}
+	for i := range pods.Items {
+		for _, r := range nodegraph.Named(&pods.Items[i]) {
+			out[r] = true
+		}
+	}
+	return out, nil
+}
+
+func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret, v verdict, now time.Time) (err error) {
+	log := klog.FromContext(ctx).WithValues("secret", klog.KObj(s))
+	switch v {
+	case keep:
+		return nil
+	case invalidate:
+		log.Info("Invalidating a service account's token that was not used for a year", "lastUsed", s.Labels[labelLastUsed])
+		patch, merr := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]string{labelInvalidSince: now.UTC().Format(time.DateOnly)}}})
+		if merr != nil {
+			return merr
+		}
+		_, err = client.CoreV1().Secrets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	case remove:
+		log.Info("Removing a service account's token that nobody has missed for a year", "lastUsed", s.Labels[labelLastUsed], "invalidSince", s.Labels[labelInvalidSince])
+		err = client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
+	}
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // or it has been used meanwhile
+	}
+	return fmt.Errorf("take the unused token %s/%s away: %w", s.Namespace, s.Name, err)
+}
