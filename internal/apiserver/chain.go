@@ -45,7 +45,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = inSeries(h, genericapifilters.WithWarningRecorder, func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
 	})
-	timed := genericfilters.WithTimeoutForNonLongRunningRequests(roomy(h), c.LongRunningFunc)
+	taken := make(slots, maxHandled)
+	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(roomy(h)), c.LongRunningFunc))
 	timed = genericapifilters.WithRequestDeadline(timed, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 	h = inSeries(unless(lasts, h, timed), genericapifilters.WithRequestReceivedTimestamp, func(next http.Handler) http.Handler {
 		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
@@ -77,6 +78,34 @@ func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Han
 			return
 		}
 		filtered.ServeHTTP(w, r)
+	})
+}
+
+// maxHandled is how many requests with a limit in time are handled at once. Priority
+// and fairness, behind it, has few of them executed.
+const maxHandled = 2 * maxStreams
+
+// slots bound how many requests are handled at once. The filter between take and free
+// answers a request whose client has gone, while it goes on in a goroutine of its own:
+// a client that took its requests back at once had any number of them.
+type slots chan struct{}
+
+// take lets a request wait for a slot, until its client goes.
+func (s slots) take(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s <- struct{}{}:
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}
+
+// free gives the slot back when all is done.
+func (s slots) free(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { <-s }()
+		next.ServeHTTP(w, r)
 	})
 }
 
