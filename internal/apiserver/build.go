@@ -90,7 +90,7 @@ func (s *Server) install() error {
 	c.LoopbackClientConfig = &restclient.Config{Host: noLoopback}
 	c.SkipOpenAPIInstallation = true
 	c.EnableProfiling = s.cfg.Profiling
-	c.EnableIndex = true
+	c.EnableIndex, c.EnableDiscovery = true, false // the list of groups is ours
 	c.StorageObjectCountTracker = nil
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = requestTimeout
@@ -116,6 +116,8 @@ func (s *Server) install() error {
 	if s.generic, err = completed.New("carob", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("build the API server: %w", err)
 	}
+	s.groups = newGroupList(s.generic.Serializer)
+	s.generic.Handler.NonGoRestfulMux.NotFoundHandler(http.NotFoundHandler())
 	s.extend(c)
 	groups, err := s.storagesByGroup(reader)
 	if err != nil {

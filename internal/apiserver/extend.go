@@ -119,11 +119,11 @@ func (s *Server) extend(c *genericapiserver.Config) {
 	s.ext.definitions = s.options.Foreign(crds.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
 		Client: s.ownClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
-		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.generic.DiscoveryGroupManager,
+		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxBodyBytes: c.MaxRequestBodyBytes,
 	})
 	s.ext.foreign = aggregation.New(aggregation.Config{
-		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.generic.DiscoveryGroupManager,
+		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		Serializer: s.set.Codecs, Next: s.ext.crds,
 		FrontProxy: func() (*tls.Certificate, error) {
 			proxy, err := s.cfg.PKI.FrontProxy(time.Now())

@@ -61,6 +61,9 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		}
 		s.discover(c, gv, versions, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
 	}
+	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, s.generic.AggregatedDiscoveryGroupManager, s.generic.AggregatedDiscoveryGroupManager)
+	s.generic.Handler.NonGoRestfulMux.Handle(genericapiserver.APIGroupPrefix, list)
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(genericapiserver.APIGroupPrefix+"/", list)
 	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.foreign)
 }
 
@@ -87,6 +90,9 @@ func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, al
 	if gv.Version != group.PreferredVersion.Version {
 		return // published with the preferred version
 	}
-	s.generic.DiscoveryGroupManager.AddGroup(group)
-	container.Add(discovery.NewAPIGroupHandler(s.generic.Serializer, group).WebService())
+	s.groups.AddGroup(group, groupPriority)
+	handler := discovery.NewAPIGroupHandler(s.generic.Serializer, group)
+	path := genericapiserver.APIGroupPrefix + "/" + gv.Group
+	s.generic.Handler.NonGoRestfulMux.Handle(path, handler)
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(path+"/", handler)
 }

@@ -31,6 +31,7 @@ var priorities = map[schema.GroupVersion][2]int32{
 	{Group: "apiextensions.k8s.io", Version: "v1"}: {16700, 15}, {Group: "admissionregistration.k8s.io", Version: "v1"}: {16700, 15},
 	{Group: "scheduling.k8s.io", Version: "v1"}: {16600, 15}, {Group: "coordination.k8s.io", Version: "v1"}: {16500, 15}, {Group: "node.k8s.io", Version: "v1"}: {16300, 15},
 	{Group: "discovery.k8s.io", Version: "v1"}: {16200, 15}, {Group: "resource.k8s.io", Version: "v1"}: {16200, 21}, {Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: {16100, 21},
+	{Group: "storagemigration.k8s.io", Version: "v1"}: {15800, 15}, {Group: aggregation.Kind.Group, Version: "v1"}: {20000, 9},
 }
 
 func priority(gv schema.GroupVersion) (group, version int32) {
@@ -51,6 +52,9 @@ func (s *Server) storeLater(ctx context.Context) {
 	for _, gv := range s.versions {
 		if ctx.Err() != nil {
 			return
+		}
+		if gv.Group == aggregation.Kind.Group {
+			continue // it is the one that the others are listed by
 		}
 		if err := s.storeAPIService(ctx, gv); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Storing an APIService failed", "groupVersion", gv)

@@ -52,6 +52,7 @@ func TestMachinery(t *testing.T) {
 		"many managers":    testManyManagers,
 		"name collisions":  testNameCollisions,
 		"long addresses":   testLongAddresses,
+		"answers":          testAnswers,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}

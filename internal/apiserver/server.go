@@ -40,6 +40,7 @@ type Server struct {
 	engine  *storage.Engine
 	options *storage.Options
 	generic *genericapiserver.GenericAPIServer
+	groups  *groupList
 	// handler serves the network, inner carob's own parts (see chain).
 	handler, inner http.Handler
 

@@ -32,10 +32,16 @@ type Config struct {
 	FrontProxy func() (*tls.Certificate, error)
 	// Aggregated and Groups are told which groups there are.
 	Aggregated aggregated.ResourceManager
-	Groups     discovery.GroupManager
+	Groups     Groups
 	Serializer runtime.NegotiatedSerializer
 	// Next answers what no foreign server does.
 	Next http.Handler
+}
+
+// Groups is the list of all API groups.
+type Groups interface {
+	AddGroup(g metav1.APIGroup, priority int32)
+	RemoveGroup(name string)
 }
 
 // Server passes requests on to the API servers that APIServices name.
@@ -122,7 +128,7 @@ func (s *Server) list(group string) {
 	}
 	doc.PreferredVersion = doc.Versions[0]
 	s.groups[group] = discovery.NewAPIGroupHandler(s.cfg.Serializer, doc)
-	s.cfg.Groups.AddGroup(doc)
+	s.cfg.Groups.AddGroup(doc, slices.MaxFunc(found, func(a, b *remote) int { return int(a.spec.GroupPriorityMinimum - b.spec.GroupPriorityMinimum) }).spec.GroupPriorityMinimum)
 }
 
 // ServeHTTP answers below /apis.

@@ -22,9 +22,9 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -48,10 +48,16 @@ type Config struct {
 	Wrapper  webhookutil.AuthenticationInfoResolverWrapper
 	// Aggregated and Groups are told which groups there are.
 	Aggregated aggregated.ResourceManager
-	Groups     discovery.GroupManager
+	Groups     Groups
 
 	RequestTimeout, MinRequestTimeout time.Duration
 	MaxBodyBytes                      int64
+}
+
+// Groups is the list of all API groups.
+type Groups interface {
+	AddGroup(g metav1.APIGroup, priority int32)
+	RemoveGroup(name string)
 }
 
 // Server serves custom resources. Until Activate it answers that there are none.

@@ -29,7 +29,7 @@ const groupPriority, versionPriority = 1000, 100
 // groups are the discovery documents of all groups that definitions make.
 type groups struct {
 	aggregated  aggregated.ResourceManager
-	all         discovery.GroupManager
+	all         Groups
 	definitions listers.CustomResourceDefinitionLister
 
 	mu       sync.RWMutex
@@ -37,7 +37,7 @@ type groups struct {
 	versions map[schema.GroupVersion]*discovery.APIVersionHandler
 }
 
-func newGroups(a aggregated.ResourceManager, all discovery.GroupManager) *groups {
+func newGroups(a aggregated.ResourceManager, all Groups) *groups {
 	g := &groups{all: all, groups: map[string]*discovery.APIGroupHandler{}, versions: map[schema.GroupVersion]*discovery.APIVersionHandler{}}
 	if a != nil {
 		g.aggregated = a.WithSource(aggregated.CRDSource)
@@ -110,7 +110,7 @@ func (g *groups) refresh(group string) {
 	}
 	doc.PreferredVersion = doc.Versions[0]
 	g.groups[group] = discovery.NewAPIGroupHandler(apiextensionsapiserver.Codecs, doc)
-	g.all.AddGroup(doc)
+	g.all.AddGroup(doc, groupPriority)
 	for _, v := range versions {
 		gv, list := schema.GroupVersion{Group: group, Version: v}, legacy[v]
 		g.versions[gv] = discovery.NewAPIVersionHandler(apiextensionsapiserver.Codecs, gv, discovery.APIResourceListerFunc(func() []metav1.APIResource { return list }))

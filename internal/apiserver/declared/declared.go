@@ -8,12 +8,15 @@ package declared
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/operation"
 	"k8s.io/apimachinery/pkg/api/validate"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"carob/internal/apiserver/declared/apps"
 	"carob/internal/apiserver/declared/autoscaling"
@@ -80,4 +83,26 @@ func supersedes(declared, written *field.Error) bool {
 // isChange tells whether it is not the value but its change that is wrong.
 func isChange(e *field.Error) bool {
 	return e.Origin == "immutable" || e.Origin == "update" || e.Detail == apivalidation.FieldImmutableErrorMsg
+}
+
+// Once is the part of a strategy that says each error once: the library checks metadata twice on an update, the strategies
+// do a third time.
+type Once struct{}
+
+// ValidateDeclaratively implements rest.DeclarativeValidationStrategy. The declared rules themselves are in Check.
+func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type, _ rest.DeclarativeValidationConfig) field.ErrorList {
+	var all field.ErrorList
+	for _, f := range found {
+		if !slices.ContainsFunc(all, func(e *field.Error) bool {
+			return e.Type == f.Type && e.Field == f.Field && e.Detail == f.Detail && reflect.DeepEqual(e.BadValue, f.BadValue)
+		}) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// DeclarativeValidationConfig implements rest.DeclarativeValidationStrategy.
+func (Once) DeclarativeValidationConfig(context.Context, runtime.Object, runtime.Object) rest.DeclarativeValidationConfig {
+	return rest.DeclarativeValidationConfig{}
 }

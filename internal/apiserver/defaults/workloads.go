@@ -104,6 +104,7 @@ func job(j *batchv1.Job) {
 	}
 	orNew(&s.BackoffLimit, jobBackoffLimit)
 	orNew(&s.CompletionMode, batchv1.NonIndexedCompletion)
+	orNew(&s.ManualSelector, false)
 	orNew(&s.Suspend, false)
 	replacement := batchv1.TerminatingOrFailed
 	if s.PodFailurePolicy != nil {

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-//go:embed documents
+//go:embed all:documents
 var documents embed.FS
 
 // Mux is where the handlers are registered.
@@ -29,6 +29,8 @@ type Mux interface {
 const (
 	protoV2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+
+	jsonMedia = "application/json"
 )
 
 // Install serves /openapi/v2 and /openapi/v3: the documents made at build time,
@@ -115,8 +117,12 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 		http.Error(w, "the OpenAPI documents are read only", http.StatusMethodNotAllowed)
 		return
 	}
-	inProto, media, tag := false, "application/json", `"`+hash+`"`
-	if proto != "" && strings.Contains(r.Header.Get("Accept"), "protobuf") {
+	inProto, media, tag := false, jsonMedia, `"`+hash+`"`
+	switch accepted := accepts(r.Header.Get("Accept"), proto); {
+	case accepted == "":
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	case accepted == proto:
 		inProto, media, tag = true, proto, `"`+hash+`-pb"`
 	}
 	h := w.Header()
@@ -156,4 +162,22 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 		return
 	}
 	_, _ = io.Copy(w, z) // the client has gone
+}
+
+// accepts returns the first media type of an Accept header that a document has: JSON, or its protobuf form, also by its
+// older name with an @. It is empty when there is none.
+func accepts(accept, proto string) string {
+	if strings.TrimSpace(accept) == "" || proto == "" { // the index is there in one form, whatever is asked for
+		return jsonMedia
+	}
+	for clause := range strings.SplitSeq(accept, ",") {
+		media, _, _ := strings.Cut(clause, ";")
+		switch media = strings.ToLower(strings.TrimSpace(media)); {
+		case media == jsonMedia, media == "application/*", media == "*/*":
+			return jsonMedia
+		case strings.Replace(media, "@", ".", 1) == strings.ToLower(proto):
+			return proto
+		}
+	}
+	return ""
 }

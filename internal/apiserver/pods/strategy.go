@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"carob/internal/apiserver/declared"
 	"carob/internal/apiserver/gated"
 	"carob/internal/apiserver/same"
 	"carob/internal/apiserver/validation"
@@ -23,6 +24,7 @@ import (
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
+	declared.Once
 }
 
 func newStrategy(typer runtime.ObjectTyper) strategy {

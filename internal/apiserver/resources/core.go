@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/utils/ptr"
 
 	"carob/internal/apiserver/table"
@@ -186,6 +187,7 @@ func events() *Resource {
 	}
 	return Of[corev1.Event, corev1.EventList](Resource{
 		Kind: core("Event"), Plural: "events", ShortNames: []string{"ev"}, NoGeneration: true, CreateOnUpdate: true, TTL: eventTTL,
+		Dependents: rest.Unsupported,
 		AlsoServed: []schema.GroupVersion{eventsv1.SchemeGroupVersion},
 		AlsoFields: map[string]string{
 			"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace", "regarding.name": "involvedObject.name",
@@ -440,7 +442,8 @@ func replicationControllers() *Resource {
 			}
 			return nil
 		},
-		Fields: map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rc(o).Status.Replicas)) }},
+		Dependents: rest.OrphanDependents,
+		Fields:     map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rc(o).Status.Replicas)) }},
 		Scale: &Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
 				return ptr.Deref(rc(o).Spec.Replicas, 0), rc(o).Status.Replicas, labelMapSelector(rc(o).Spec.Selector)

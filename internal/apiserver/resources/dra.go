@@ -34,7 +34,7 @@ func deviceClasses() *Resource {
 func deviceTaintRules() *Resource {
 	rule := func(o runtime.Object) *resourcev1.DeviceTaintRule { return o.(*resourcev1.DeviceTaintRule) }
 	return Of[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList](Resource{
-		Kind: dynamic("DeviceTaintRule"), Plural: "devicetaintrules", Cluster: true, Status: true, RequireResourceVersion: true, ReturnDeleted: true,
+		Kind: dynamic("DeviceTaintRule"), Plural: "devicetaintrules", Cluster: true, Status: true, RequireResourceVersion: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { stampTaint(&rule(obj).Spec.Taint) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			stampTaint(&rule(obj).Spec.Taint)

@@ -5,8 +5,11 @@ import (
 	"maps"
 
 	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
 )
 
@@ -54,4 +57,28 @@ func dropScheduling(_ context.Context, obj, old runtime.Object) {
 
 func dropTemplateScheduling(_ context.Context, obj runtime.Object) {
 	obj.(*batchv1.CronJob).Spec.JobTemplate.Spec.Scheduling = nil
+}
+
+// jobStorage tells who deletes a job without a policy what becomes of its pods.
+type jobStorage struct{ *Store }
+
+const jobPodsStay = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+
+func warnOfPods(ctx context.Context, opts *metav1.DeleteOptions) {
+	//nolint:staticcheck // Old clients send OrphanDependents.
+	if opts != nil && opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
+		warning.AddWarning(ctx, "", jobPodsStay)
+	}
+}
+
+// Delete implements rest.GracefulDeleter.
+func (s jobStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	warnOfPods(ctx, opts)
+	return s.Store.Delete(ctx, name, validate, opts)
+}
+
+// DeleteCollection implements rest.CollectionDeleter.
+func (s jobStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
+	warnOfPods(ctx, opts)
+	return s.Store.DeleteCollection(ctx, validate, opts, list)
 }

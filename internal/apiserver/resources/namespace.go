@@ -34,6 +34,7 @@ type namespaceStorage struct {
 	rest.SingularNameProvider
 	rest.ResetFieldsStrategy
 	rest.StorageWithReadiness
+	rest.StorageVersionProvider
 	store *Store
 }
 
@@ -46,7 +47,7 @@ var (
 
 func newNamespaceStorage(s *Store) rest.Storage {
 	return &namespaceStorage{Getter: s, Lister: s, CreaterUpdater: s, Watcher: s, ShortNamesProvider: s, SingularNameProvider: s, ResetFieldsStrategy: s,
-		StorageWithReadiness: s, store: s}
+		StorageWithReadiness: s, StorageVersionProvider: s, store: s}
 }
 
 // New implements rest.Storage.

@@ -95,7 +95,7 @@ func subjectCells(subjects []rbacv1.Subject) []any {
 
 func leases() *Resource {
 	return Of[coordinationv1.Lease, coordinationv1.LeaseList](Resource{
-		Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Plural: "leases", NoGeneration: true, CreateOnUpdate: true,
+		Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Plural: "leases", NoGeneration: true, CreateOnUpdate: true, RequireResourceVersion: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropCoordination(obj.(*coordinationv1.Lease), nil) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			dropCoordination(obj.(*coordinationv1.Lease), old.(*coordinationv1.Lease))
@@ -145,7 +145,7 @@ func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
 
 func endpointSlices() *Resource {
 	return Of[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](Resource{
-		Kind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Plural: "endpointslices", CreateOnUpdate: true,
+		Kind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Plural: "endpointslices",
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareEndpoints(obj.(*discoveryv1.EndpointSlice), nil) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			prepareEndpoints(obj.(*discoveryv1.EndpointSlice), old.(*discoveryv1.EndpointSlice))
@@ -189,7 +189,7 @@ func endpointSlices() *Resource {
 
 func runtimeClasses() *Resource {
 	return Of[nodev1.RuntimeClass, nodev1.RuntimeClassList](Resource{
-		Kind: nodev1.SchemeGroupVersion.WithKind("RuntimeClass"), Plural: "runtimeclasses", Cluster: true, NoGeneration: true, CreateOnUpdate: true,
+		Kind: nodev1.SchemeGroupVersion.WithKind("RuntimeClass"), Plural: "runtimeclasses", Cluster: true, NoGeneration: true, CreateOnUpdate: true, RequireResourceVersion: true,
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "Handler"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				r := o.(*nodev1.RuntimeClass)
@@ -200,7 +200,7 @@ func runtimeClasses() *Resource {
 
 func podDisruptionBudgets() *Resource {
 	return Of[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](Resource{
-		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets", ShortNames: []string{"pdb"}, Status: true, StatusMetadata: true,
+		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets", ShortNames: []string{"pdb"}, Status: true, StatusMetadata: true, RequireResourceVersion: true,
 		Table: table.Kind{Columns: columns([]table.Column{{Name: "Min Available"}, {Name: "Max Unavailable"}, {Name: "Allowed Disruptions", Type: "integer"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				p := o.(*policyv1.PodDisruptionBudget)

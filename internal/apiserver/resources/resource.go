@@ -64,6 +64,8 @@ type Resource struct {
 	NoGeneration bool
 	// GenerationFromZero is for kinds whose generation counts changes only.
 	GenerationFromZero bool
+	// Dependents says what a deletion that names no policy does with them; they go when empty.
+	Dependents rest.GarbageCollectionPolicy
 	// CreateOnUpdate lets a PUT create the object.
 	CreateOnUpdate bool
 	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
@@ -265,6 +267,9 @@ func (b *Builder) AddFieldLabels(r *Resource, kind schema.GroupVersionKind) erro
 	err := b.Set.Scheme.AddFieldLabelConversionFunc(kind, func(label, value string) (string, string, error) {
 		if same, ok := r.AlsoFields[label]; ok && kind != r.Kind {
 			return same, value, nil
+		}
+		if len(r.Fields) == 0 {
+			return runtime.DefaultMetaV1FieldSelectorConversion(label, value)
 		}
 		if _, ok := r.Fields[label]; ok || label == "metadata.name" || label == "metadata.namespace" && !r.Cluster {
 			return label, value, nil

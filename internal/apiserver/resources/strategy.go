@@ -28,6 +28,7 @@ import (
 type Strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
+	declared.Once
 	resource *Resource
 	// Field positions in the Go struct, -1 when the kind has no such field:
 	// looked up once, because FieldByName on each write is not free.
@@ -43,6 +44,9 @@ var (
 	_ rest.ResetFieldsStrategy        = (*Strategy)(nil)
 	_ UpdateStrategy                  = (*StatusStrategy)(nil)
 	_ rest.RESTGracefulDeleteStrategy = gracefulStrategy{}
+
+	_ rest.DeclarativeValidationStrategy   = (*Strategy)(nil)
+	_ rest.GarbageCollectionDeleteStrategy = (*Strategy)(nil)
 )
 
 func newStrategy(scheme *runtime.Scheme, r *Resource) (*Strategy, error) {
@@ -207,6 +211,11 @@ func (s *Strategy) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object
 
 // GetResetFields implements rest.ResetFieldsStrategy.
 func (s *Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set { return s.reset }
+
+// DefaultGarbageCollectionPolicy implements rest.GarbageCollectionDeleteStrategy.
+func (s *Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	return s.resource.Dependents
+}
 
 type gracefulStrategy struct{ *Strategy }
 

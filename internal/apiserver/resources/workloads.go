@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/utils/ptr"
 
 	"carob/internal/apiserver/table"
@@ -55,6 +56,7 @@ func deployments() *Resource {
 		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Template:            func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.Deployment).Spec.Template.Spec },
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) { d(obj).Labels = d(old).Labels },
+		StatusResets:        []string{"spec", "metadata.labels"},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			if !equality.Semantic.DeepEqual(d(obj).Annotations, d(old).Annotations) {
 				d(obj).Generation++
@@ -193,6 +195,8 @@ func jobs() *Resource {
 		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true, StatusMetadata: true,
 		Template:      func(o runtime.Object) *corev1.PodSpec { return &o.(*batchv1.Job).Spec.Template.Spec },
 		Fields:        map[string]func(runtime.Object) string{"status.successful": func(o runtime.Object) string { return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded)) }},
+		Dependents:    rest.OrphanDependents,
+		Main:          func(s *Store) rest.Storage { return jobStorage{s} },
 		PrepareCreate: prepareJob,
 		PrepareUpdate: dropScheduling,
 		Table: table.Kind{

@@ -55,12 +55,12 @@ func Resources(h Hooks) []*resources.Resource {
 	kind := admissionregistrationv1.SchemeGroupVersion.WithKind
 	out := []*resources.Resource{
 		resources.Of[admissionregistrationv1.MutatingWebhookConfiguration, admissionregistrationv1.MutatingWebhookConfigurationList](resources.Resource{
-			Kind: kind("MutatingWebhookConfiguration"), Plural: mutatingConfigurations, Categories: extensions, Table: webhookTable,
+			Kind: kind("MutatingWebhookConfiguration"), Plural: mutatingConfigurations, Categories: extensions, RequireResourceVersion: true, Table: webhookTable,
 			Validator:     validator(mutatingConfiguration, mutatingConfigurationUpdate),
 			PrepareUpdate: generation(func(o *admissionregistrationv1.MutatingWebhookConfiguration) any { return o.Webhooks }),
 		}),
 		resources.Of[admissionregistrationv1.ValidatingWebhookConfiguration, admissionregistrationv1.ValidatingWebhookConfigurationList](resources.Resource{
-			Kind: kind("ValidatingWebhookConfiguration"), Plural: validatingConfigurations, Categories: extensions, Table: webhookTable,
+			Kind: kind("ValidatingWebhookConfiguration"), Plural: validatingConfigurations, Categories: extensions, RequireResourceVersion: true, Table: webhookTable,
 			Validator:     validator(validatingConfiguration, validatingConfigurationUpdate),
 			PrepareUpdate: generation(func(o *admissionregistrationv1.ValidatingWebhookConfiguration) any { return o.Webhooks }),
 		}),

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"carob/internal/apiserver"
 	"carob/internal/apiserver/openapi"
@@ -79,11 +81,17 @@ func run(documents, schemaFile string) error {
 	return writeV3(documents, services, types)
 }
 
-const title, version = "Kubernetes", "v1.37.2"
+const title, version = "Kubernetes", "1.37"
+
+// The names of what every operation asks for and may answer.
+const bearer, bearerDoc, unauthorized = "BearerToken", "Bearer Token authentication", "Unauthorized"
 
 func writeV2(dir string, services []*restful.WebService, types *runtime.Scheme) error {
 	c := genericapiserver.DefaultOpenAPIConfig(definitions.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(types))
 	c.Info.Title, c.Info.Version = title, version
+	c.SecurityDefinitions = &spec.SecurityDefinitions{bearer: {SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header", Description: bearerDoc}}}
+	c.DefaultSecurity = []map[string][]string{{bearer: {}}}
+	c.CommonResponses = map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: unauthorized}}}
 	doc, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), c)
 	if err != nil {
 		return fmt.Errorf("build v2: %w", err)
@@ -112,6 +120,9 @@ func writeV3(dir string, services []*restful.WebService, types *runtime.Scheme) 
 		name := strings.Trim(ws.RootPath(), "/")
 		c := genericapiserver.DefaultOpenAPIV3Config(definitions.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(types))
 		c.Info.Title, c.Info.Version = title, version
+		c.SecuritySchemes = spec3.SecuritySchemes{bearer: {SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header", Description: bearerDoc}}}
+		c.DefaultSecurity = []map[string][]string{{bearer: {}}}
+		c.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: unauthorized}}}
 		doc, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), c)
 		if err != nil {
 			return fmt.Errorf("build v3 of %s: %w", name, err)
