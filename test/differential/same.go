@@ -117,10 +117,8 @@ func (p *pairs) compare(r request, a, b answer) []string {
 			out = append(out, fmt.Sprintf("%s: %q ≠ %q", h, x, y))
 		}
 	}
-	for _, i := range r.ignore {
-		if i == "body" {
-			return out
-		}
+	if slices.Contains(r.ignore, "body") {
+		return out
 	}
 	if strings.Contains(a.header.Get("Content-Type"), "protobuf") && a.header.Get("Content-Type") == b.header.Get("Content-Type") {
 		return out
@@ -149,16 +147,16 @@ func (p *pairs) compare(r request, a, b answer) []string {
 // texts is which lines only one of them has.
 func texts(a, b string) []string {
 	count := map[string]int{}
-	for _, l := range strings.Split(b, "\n") {
+	for l := range strings.SplitSeq(b, "\n") {
 		count[l]++
 	}
 	var out []string
-	for _, l := range strings.Split(a, "\n") {
+	for l := range strings.SplitSeq(a, "\n") {
 		if count[l]--; count[l] < 0 {
 			out = append(out, "+ "+short(l))
 		}
 	}
-	for _, l := range strings.Split(b, "\n") {
+	for l := range strings.SplitSeq(b, "\n") {
 		if count[l] > 0 {
 			count[l]--
 			out = append(out, "- "+short(l))
