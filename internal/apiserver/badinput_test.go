@@ -87,7 +87,7 @@ func TestBadInput(t *testing.T) {
 		{"version", "GET", path + "?resourceVersion=abc", nil, nil, http.StatusBadRequest, "resource version"},
 		{"match without version", "GET", path + "?resourceVersionMatch=Exact", nil, nil, http.StatusUnprocessableEntity, "resourceVersionMatch"},
 		{"a version to come", "GET", path + "?resourceVersion=99999999&resourceVersionMatch=Exact", nil, nil, http.StatusGatewayTimeout, "Too large resource version"},
-		{"field selector", "GET", path + "?fieldSelector=data.k%3Dx", nil, nil, http.StatusBadRequest, "field label not supported"},
+		{"field selector", "GET", path + "?fieldSelector=data.k%3Dx", nil, nil, http.StatusBadRequest, "is not a known field selector"},
 		{"label selector", "GET", path + "?labelSelector=a%20inn%20(b)", nil, nil, http.StatusBadRequest, "unable to parse requirement"},
 	} {
 		status, text, _ := r.raw(t, c.method, c.path, c.header, c.body)

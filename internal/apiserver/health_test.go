@@ -20,14 +20,8 @@ import (
 // read asks a running server for a path as an administrator.
 func (r *running) read(t *testing.T, path string) (int, string) {
 	t.Helper()
-	res := r.admin(t).CoreV1().RESTClient().Get().RequestURI(path).Do(t.Context())
-	var code int
-	res.StatusCode(&code)
-	body, err := res.Raw()
-	if err != nil && code == 0 {
-		t.Fatal(err)
-	}
-	return code, string(body)
+	code, body, _ := r.raw(t, http.MethodGet, path, nil, nil)
+	return code, body
 }
 
 func testHealth(t *testing.T, r *running) {
