@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
@@ -133,7 +135,17 @@ func (s *Server) extend(c *genericapiserver.Config) {
 			return proxy.Certificate()
 		},
 	})
-	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.ext.foreign)
+	manager := s.generic.AggregatedDiscoveryGroupManager
+	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, manager, manager)
+	mux := s.generic.Handler.NonGoRestfulMux
+	mux.Handle(genericapiserver.APIGroupPrefix, list)
+	mux.HandlePrefix(genericapiserver.APIGroupPrefix+"/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == genericapiserver.APIGroupPrefix+"/" {
+			list.ServeHTTP(w, r)
+			return
+		}
+		s.ext.foreign.ServeHTTP(w, r)
+	}))
 }
 
 // wakeExtensions activates what has stored objects. It is called before the

@@ -61,9 +61,6 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		}
 		s.discover(c, gv, versions, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
 	}
-	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, s.generic.AggregatedDiscoveryGroupManager, s.generic.AggregatedDiscoveryGroupManager)
-	s.generic.Handler.NonGoRestfulMux.Handle(genericapiserver.APIGroupPrefix, list)
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(genericapiserver.APIGroupPrefix+"/", list)
 	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.foreign)
 }
 
