@@ -3,6 +3,7 @@ package apiserver
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -48,9 +49,7 @@ func testAnswers(t *testing.T, r *running) {
 	} {
 		version, kind, _ := strings.Cut(x.kind, " ")
 		o := object{"apiVersion": version, "kind": kind, "metadata": object{"name": "answers"}}
-		for k, v := range x.body {
-			o[k] = v
-		}
+		maps.Copy(o, x.body)
 		at := x.collection + "/answers"
 		code, _ := send("PUT", at, o)
 		if code != x.put {
@@ -78,8 +77,9 @@ func testAnswers(t *testing.T, r *running) {
 	const daemons, deployments, jobs = "/apis/apps/v1/namespaces/default/daemonsets", "/apis/apps/v1/namespaces/default/deployments", "/apis/batch/v1/namespaces/default/jobs"
 	selected := object{"selector": object{"matchLabels": object{"a": "b"}}, "template": template}
 	generation := func(o object) string { return fmt.Sprint(o["metadata"].(object)["generation"]) }
-	_, d := send("POST", deployments, object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "counts"}, "spec": selected})
-	if _, d = send("PATCH", deployments+"/counts", object{"metadata": object{"annotations": object{"a": "b"}}}); generation(d) != "2" {
+	send("POST", deployments, object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "counts"}, "spec": selected})
+	_, d := send("PATCH", deployments+"/counts", object{"metadata": object{"annotations": object{"a": "b"}}})
+	if generation(d) != "2" {
 		t.Errorf("generation of a deployment with another annotation: %s, want 2", generation(d))
 	}
 	if _, d = send("PATCH", deployments+"/counts", object{"metadata": object{"labels": object{"a": "b"}}}); generation(d) != "2" {

@@ -115,12 +115,12 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	var words []string
 	dry, status, cidrs := false, false, []string{}
 	for _, a := range d.CmdArgs {
-		switch {
-		case a.Key == "dry":
+		switch a.Key {
+		case "dry":
 			dry = true
-		case a.Key == "status":
+		case "status":
 			status = true
-		case a.Key == "cidrs":
+		case "cidrs":
 			cidrs = a.Vals
 		default:
 			words = append(words, a.Key)

@@ -153,7 +153,7 @@ func field(values []any, path string) string {
 		return ""
 	}
 	v := values[len(values)-1]
-	for _, step := range strings.Split(path, ".") {
+	for step := range strings.SplitSeq(path, ".") {
 		switch at := v.(type) {
 		case map[string]any:
 			v = at[step]

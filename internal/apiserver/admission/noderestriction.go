@@ -211,7 +211,7 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 		if o == nil {
 			return fmt.Errorf("unexpected type %T", a.GetObject())
 		}
-		if o.Spec.ConfigSource != nil {
+		if o.Spec.ConfigSource != nil { //nolint:staticcheck // deprecated, and refused
 			return fmt.Errorf("node %q is not allowed to create pods with a non-nil configSource", node)
 		}
 		if bad := restricted(o.Labels, nil); len(bad) > 0 {
@@ -227,6 +227,7 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 		if o == nil || !ok {
 			return fmt.Errorf("unexpected type %T", a.GetObject())
 		}
+		//nolint:staticcheck // deprecated, and refused
 		if o.Spec.ConfigSource != nil && !apiequality.Semantic.DeepEqual(o.Spec.ConfigSource, old.Spec.ConfigSource) {
 			return fmt.Errorf("node %q is not allowed to update configSource to a new non-nil configSource", node)
 		}

@@ -59,7 +59,7 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	case n.may(ctx, a, "request-serviceaccounts-token-audience", audience, a.GetName()):
 		return nil
 	case err != nil:
-		return fmt.Errorf("error validating audience %q: %v", audience, err) // not the kind of err: it is a refusal
+		return fmt.Errorf("error validating audience %q: %v", audience, err) //nolint:errorlint // not the kind of err: it is a refusal
 	}
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", a.GetUserInfo().GetName(), audience)
 }

@@ -118,11 +118,11 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 		return
 	}
 	inProto, media, tag := false, jsonMedia, `"`+hash+`"`
-	switch accepted := accepts(r.Header.Get("Accept"), proto); {
-	case accepted == "":
+	switch accepts(r.Header.Get("Accept"), proto) {
+	case "":
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
-	case accepted == proto:
+	case proto:
 		inProto, media, tag = true, proto, `"`+hash+`-pb"`
 	}
 	h := w.Header()

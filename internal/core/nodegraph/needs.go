@@ -31,12 +31,9 @@ func Needs(pod *corev1.Pod) string {
 	return ""
 }
 
+// volumeNeeds leaves out what Named names.
 func volumeNeeds(v *corev1.Volume) string {
 	switch {
-	case v.ConfigMap != nil:
-		return "configmaps (via configmap volumes)"
-	case v.Secret != nil:
-		return "secrets (via secret volumes)"
 	case v.CSI != nil:
 		return "csidrivers (via CSI volumes)"
 	case v.Glusterfs != nil:
@@ -45,17 +42,11 @@ func volumeNeeds(v *corev1.Volume) string {
 		return "persistentvolumeclaims"
 	case v.Ephemeral != nil:
 		return "persistentvolumeclaims (via ephemeral volumes)"
-	case v.AzureFile != nil:
-		return "secrets (via azureFile volumes)"
 	case v.Projected == nil:
 		return ""
 	}
 	for _, s := range v.Projected.Sources {
 		switch {
-		case s.ConfigMap != nil:
-			return "configmaps (via projected volumes)"
-		case s.Secret != nil:
-			return "secrets (via projected volumes)"
 		case s.ServiceAccountToken != nil:
 			return "serviceaccounts (via projected volumes)"
 		case s.ClusterTrustBundle != nil:

@@ -70,9 +70,9 @@ func TestManifestIsRefused(t *testing.T) {
 		with("restartPolicies: Always"):                    "unknown field",
 		with("serviceAccountName: me"):                     "may not reference serviceaccounts",
 		with("imagePullSecrets: [{name: s}]"):              "may not reference secrets",
-		with("volumes: [{name: v, configMap: {name: c}}]"): "configmaps (via configmap volumes)",
+		with("volumes: [{name: v, configMap: {name: c}}]"): "may not reference configmaps",
 		with("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]"):                 "persistentvolumeclaims",
-		with("volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]"):           "secrets (via projected volumes)",
+		with("volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]"):           "may not reference secrets",
 		with("initContainers: [{name: i, image: i, envFrom: [{configMapRef: {name: c}}]}]"): "may not reference configmaps",
 	} {
 		if _, err := decode([]byte(text), "f", "n", accept, time.Time{}); err == nil || !strings.Contains(err.Error(), want) {
