@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -224,11 +225,23 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		return fmt.Errorf("%w --listen: %q needs an IP address and a port number: %w", ErrFlag, in.Listen, err)
 	}
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
-	if in.PodCIDR == "" {
+	// A range that nobody named gives way to one that somebody did.
+	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""
+	if !podsGiven {
 		in.PodCIDR = pods
 	}
-	if in.ServiceCIDR == "" {
+	if !servicesGiven {
 		in.ServiceCIDR = services
+	}
+	for i := range uint32(1008) {
+		if !overlap(in.PodCIDR, in.ServiceCIDR) {
+			break
+		}
+		if !servicesGiven {
+			in.ServiceCIDR = block20(192, (n>>10+i)%1008)
+		} else if !podsGiven {
+			in.PodCIDR = block20(128, (n+i)%1024)
+		}
 	}
 	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
 		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
@@ -248,6 +261,16 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		return fmt.Errorf("%w --service-node-port-range: %w", ErrFlag, err)
 	}
 	return nil
+}
+
+// overlap says whether a range is in the way of one of a list; not when one of them is none.
+func overlap(one, list string) bool {
+	p, err := netip.ParsePrefix(one)
+	if err != nil {
+		return false
+	}
+	ranges, err := serviceRanges(list)
+	return err == nil && slices.ContainsFunc(ranges, p.Overlaps)
 }
 
 // serviceRanges are the ranges of a list: at most one of each family, each of at

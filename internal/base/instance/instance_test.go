@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -83,6 +84,22 @@ func TestServiceRanges(t *testing.T) {
 	}
 	if in, err = Derive(Flags{}, "h"); err != nil || in.NodePorts != [2]int{30000, 32767} {
 		t.Errorf("by default: %v, %v", in.NodePorts, err)
+	}
+}
+
+// A range that follows from the data directory keeps out of the way of one that is given.
+func TestDerivedRangesGiveWay(t *testing.T) {
+	for i := range 2000 {
+		dir := fmt.Sprintf("/tmp/%d", i)
+		for _, f := range []Flags{{DataDir: dir, PodCIDR: "10.242.0.0/16"}, {DataDir: dir, ServiceCIDR: "10.142.0.0/16"}, {PodCIDR: "10.96.128.0/20"}} {
+			in, err := Derive(f, "h")
+			if err != nil {
+				t.Fatalf("%+v: %v", f, err)
+			}
+			if again, err := Derive(f, "h"); err != nil || again.PodCIDR != in.PodCIDR || again.ServiceCIDR != in.ServiceCIDR {
+				t.Fatalf("%+v: another time %s, %s, %v", f, again.PodCIDR, again.ServiceCIDR, err)
+			}
+		}
 	}
 }
 
