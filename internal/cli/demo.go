@@ -176,6 +176,10 @@ func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod, 
 			for _, n := range podNews(last, pod) {
 				d.say("%s", n)
 			}
+			if why := unschedulable(pod); why != "" && why != unschedulable(last) {
+				d.say("no node takes it: %s", why)
+				d.sayWhatAilsNodes(ctx)
+			}
 			last = pod
 			if ev.Type == watch.Deleted {
 				d.say("gone")
@@ -183,6 +187,32 @@ func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod, 
 			}
 			if done(pod) {
 				return last, nil
+			}
+		}
+	}
+}
+
+// unschedulable is why no node takes the pod; "" when one does, or nobody has looked.
+func unschedulable(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// sayWhatAilsNodes tells of nodes that are not as they should be.
+func (d *demo) sayWhatAilsNodes(ctx context.Context) {
+	nodes, err := d.c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		d.say("list the nodes: %v", err)
+		return
+	}
+	for _, n := range nodes.Items {
+		for _, c := range n.Status.Conditions {
+			if (c.Type == corev1.NodeReady) != (c.Status == corev1.ConditionTrue) {
+				d.say("node %s: %s is %s: %s", n.Name, c.Type, c.Status, c.Message)
 			}
 		}
 	}
