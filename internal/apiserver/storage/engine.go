@@ -29,6 +29,7 @@ import (
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 	"go.etcd.io/etcd/server/v3/features"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -267,7 +268,21 @@ func (e *Engine) campaign(ctx context.Context) error {
 			return fmt.Errorf("elect the etcd leader: %w", context.Cause(ctx))
 		}
 	}
-	return nil
+	return readable(ctx, e.server.LinearizableReadNotify)
+}
+
+// readable returns when a read has been answered: etcd refuses those that began before
+// all of it had heard of the leader, which is a moment later.
+func readable(ctx context.Context, read func(context.Context) error) error {
+	for {
+		err := read(ctx)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, etcderrors.ErrLeaderChanged) {
+			return fmt.Errorf("read from the new etcd leader: %w", err)
+		}
+	}
 }
 
 // applied says whether raft itself has applied all that is committed.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -153,5 +154,20 @@ func TestCloseInUse(t *testing.T) {
 		e.Close()
 		cancel()
 		users.Wait()
+	}
+}
+
+// The first read may find that parts of etcd have not heard of the leader yet.
+func TestReadable(t *testing.T) {
+	answers := []error{etcderrors.ErrLeaderChanged, etcderrors.ErrLeaderChanged, nil}
+	if err := readable(t.Context(), func(context.Context) error {
+		err := answers[0]
+		answers = answers[1:]
+		return err
+	}); err != nil || len(answers) != 0 {
+		t.Errorf("%v, %d answers left", err, len(answers))
+	}
+	if err := readable(t.Context(), func(context.Context) error { return etcderrors.ErrStopped }); !errors.Is(err, etcderrors.ErrStopped) {
+		t.Errorf("%v", err)
 	}
 }
