@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,10 +13,12 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 
+	"carob/internal/base/quotaevaluator"
 	"carob/internal/core/quota"
 )
 
@@ -37,8 +38,25 @@ func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan st
 		return nil, fmt.Errorf("read the configuration of ResourceQuota: %w", err)
 	}
 	a := &quotaAccess{reader: reader, storages: storages, written: map[string]*corev1.ResourceQuota{}}
-	registry := generic.NewRegistry(quota.Evaluators(nil, time.Now))
+	registry := generic.NewRegistry(quotaEvaluators())
 	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, limits, quotaWorkers, stop), len(limits.LimitedResources) > 0}, nil
+}
+
+// quotaEvaluators returns those of all kinds with rules or old names; kinds that are
+// only counted get theirs when a request names them.
+func quotaEvaluators() []quotav1.Evaluator {
+	var all []quotav1.Evaluator
+	for _, k := range quota.Kinds() {
+		counts := func(a admission.Attributes) bool {
+			return k.Counts(quota.Write{Create: a.GetOperation() == admission.Create, Update: a.GetOperation() == admission.Update,
+				Subresource: a.GetSubresource(), Object: a.GetObject(), Old: a.GetOldObject()})
+		}
+		all = append(all, quotaevaluator.New(k.Group, k, counts, nil))
+	}
+	for _, name := range quota.OldNames() {
+		all = append(all, quotaevaluator.Count(corev1.Resource(string(name)), nil, name))
+	}
+	return all
 }
 
 type quotaPlugin struct {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
+	"carob/internal/base/quotaevaluator"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
 	"carob/internal/core/quota"
@@ -149,11 +150,11 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 
 // update counts for one quota and stores what differs.
 func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *once) error {
-	registry := generic.NewRegistry(quota.Evaluators(seen.of, time.Now))
+	registry := generic.NewRegistry(evaluators(seen.of))
 	for name := range q.Spec.Hard {
 		if gr, ok := quota.CountedKind(name); ok && registry.Get(gr) == nil {
 			if _, served := c.inventory.ByResource(gr); served {
-				registry.Add(quota.Count(gr, seen.of))
+				registry.Add(quotaevaluator.Count(gr, seen.of, ""))
 			}
 		}
 	}
@@ -188,6 +189,18 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 	return countErr
 }
 
+// evaluators returns those of the kinds with rules or old names.
+func evaluators(list quotaevaluator.List) []quotav1.Evaluator {
+	var all []quotav1.Evaluator
+	for _, k := range quota.Kinds() {
+		all = append(all, quotaevaluator.New(k.Group, k, nil, list))
+	}
+	for _, name := range quota.OldNames() {
+		all = append(all, quotaevaluator.Count(corev1.Resource(string(name)), list, name))
+	}
+	return all
+}
+
 // list returns whole objects of the kinds whose contents count, metadata of others.
 func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespace string) ([]runtime.Object, error) {
 	var list runtime.Object
@@ -220,7 +233,7 @@ func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespac
 
 // once lists each kind at most once.
 type once struct {
-	list quota.List
+	list quotaevaluator.List
 	got  map[schema.GroupResource]listed
 }
 

@@ -3,6 +3,7 @@ package quota
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -10,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
 )
 
 var (
@@ -26,17 +26,18 @@ const (
 	deviceClaimsCount corev1.ResourceName = "count/resourceclaims.resource.k8s.io"
 )
 
-func serviceRules() rules {
-	return rules{
-		handles: writes,
-		concern: func(n corev1.ResourceName) bool {
+func serviceRules() Kind {
+	return Kind{
+		Group:  serviceKind,
+		counts: writes,
+		concerns: func(n corev1.ResourceName) bool {
 			switch n {
 			case servicesCount, corev1.ResourceServices, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
 				return true
 			}
 			return false
 		},
-		usage: func(o runtime.Object) (corev1.ResourceList, error) {
+		usage: func(o runtime.Object, _ time.Time) (corev1.ResourceList, error) {
 			s, ok := o.(*corev1.Service)
 			if !ok {
 				return nil, fmt.Errorf("expected a service, got %T", o)
@@ -67,12 +68,11 @@ func serviceUsage(s *corev1.Service) corev1.ResourceList {
 
 const ofStorageClass = ".storageclass.storage.k8s.io/"
 
-func volumeClaimRules() rules {
-	return rules{
-		handles: func(a admission.Attributes) bool {
-			return writes(a) || a.GetSubresource() == "status" && a.GetOperation() == admission.Update
-		},
-		concern: func(n corev1.ResourceName) bool {
+func volumeClaimRules() Kind {
+	return Kind{
+		Group:  volumeClaimKind,
+		counts: func(w Write) bool { return writes(w) || w.Subresource == "status" && w.Update },
+		concerns: func(n corev1.ResourceName) bool {
 			switch n {
 			case volumeClaimsCount, corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage:
 				return true
@@ -81,7 +81,7 @@ func volumeClaimRules() rules {
 			return strings.HasSuffix(s, ofStorageClass+string(corev1.ResourcePersistentVolumeClaims)) || strings.HasSuffix(s, ofStorageClass+string(corev1.ResourceRequestsStorage))
 		},
 		inScope: volumeClaimInScope,
-		usage: func(o runtime.Object) (corev1.ResourceList, error) {
+		usage: func(o runtime.Object, _ time.Time) (corev1.ResourceList, error) {
 			c, err := asVolumeClaim(o)
 			if err != nil {
 				return nil, err
@@ -164,13 +164,14 @@ func volumeClaimInScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Ob
 	return false, nil
 }
 
-func deviceClaimRules() rules {
-	return rules{
-		handles: writes,
-		concern: func(n corev1.ResourceName) bool {
+func deviceClaimRules() Kind {
+	return Kind{
+		Group:  deviceClaimKind,
+		counts: writes,
+		concerns: func(n corev1.ResourceName) bool {
 			return n == deviceClaimsCount || strings.HasSuffix(string(n), corev1.ResourceClaimsPerClass)
 		},
-		usage: func(o runtime.Object) (corev1.ResourceList, error) {
+		usage: func(o runtime.Object, _ time.Time) (corev1.ResourceList, error) {
 			c, ok := o.(*resourcev1.ResourceClaim)
 			if !ok {
 				return nil, fmt.Errorf("expected a resource claim, got %T", o)

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
-	quota "k8s.io/apiserver/pkg/quota/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"carob/internal/core/resources"
@@ -28,15 +27,15 @@ const (
 	requests          = corev1.DefaultResourceRequestsPrefix
 )
 
-func podRules(now func() time.Time) rules {
-	return rules{
-		handles: podHandled, concern: podConcern, inScope: podInScope, missing: podMissing,
-		usage: func(o runtime.Object) (corev1.ResourceList, error) {
+func podRules() Kind {
+	return Kind{
+		Group: podKind, counts: podCounts, concerns: podConcerns, inScope: podInScope, missing: podMissing,
+		usage: func(o runtime.Object, now time.Time) (corev1.ResourceList, error) {
 			pod, err := asPod(o)
 			if err != nil {
 				return nil, err
 			}
-			return PodUsage(pod, now()), nil
+			return PodUsage(pod, now), nil
 		},
 	}
 }
@@ -49,24 +48,24 @@ func asPod(o runtime.Object) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podHandled: creations, resizes, and updates that move a pod in or out of the
+// podCounts: creations, resizes, and updates that move a pod in or out of the
 // scopes Terminating and NotTerminating.
-func podHandled(a admission.Attributes) bool {
-	switch a.GetSubresource() {
+func podCounts(w Write) bool {
+	switch w.Subresource {
 	case "resize":
-		return a.GetOperation() == admission.Update
+		return w.Update
 	case "":
-		if a.GetOperation() == admission.Update {
-			pod, ok := a.GetObject().(*corev1.Pod)
-			old, okOld := a.GetOldObject().(*corev1.Pod)
+		if w.Update {
+			pod, ok := w.Object.(*corev1.Pod)
+			old, okOld := w.Old.(*corev1.Pod)
 			return ok && okOld && endsByItself(pod) != endsByItself(old)
 		}
-		return a.GetOperation() == admission.Create
+		return w.Create
 	}
 	return false
 }
 
-func podConcern(n corev1.ResourceName) bool {
+func podConcerns(n corev1.ResourceName) bool {
 	switch n {
 	case podsCount, corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
 		corev1.ResourceRequestsEphemeralStorage, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage:
@@ -102,7 +101,8 @@ func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 		return out
 	}
 	o := resourcehelper.PodResourcesOptions{UseStatusResources: true}
-	return quota.Add(out, take(resourcehelper.PodRequests(pod, o), resourcehelper.PodLimits(pod, o)))
+	maps.Copy(out, take(resourcehelper.PodRequests(pod, o), resourcehelper.PodLimits(pod, o)))
+	return out
 }
 
 // take turns requests and limits into the names that quotas use.

@@ -65,9 +65,9 @@ func TestUsage(t *testing.T) {
 			}}}}},
 	} {
 		found := false
-		for _, e := range Evaluators(nil, func() time.Time { return now }) {
-			got, err := e.Usage(c.o)
-			if _, own := e.(*evaluator); !own || err != nil {
+		for _, k := range Kinds() {
+			got, err := k.Usage(c.o, now)
+			if err != nil {
 				continue
 			}
 			found = true
@@ -75,7 +75,7 @@ func TestUsage(t *testing.T) {
 				t.Errorf("%s: %s\nwant %s", c.name, amounts(got), c.want)
 			}
 			for name := range got {
-				if len(e.MatchingResources([]corev1.ResourceName{name})) == 0 {
+				if !k.Concerns(name) {
 					t.Errorf("%s: %s is used, but no quota on it would be looked at", c.name, name)
 				}
 			}
