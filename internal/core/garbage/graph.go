@@ -115,7 +115,7 @@ func (g *Graph) Observe(o Object) []types.UID {
 		}
 	}
 	if !wasSeen {
-		for uid, d := range n.dependents {
+		for uid, d := range n.dependents { // any order: what is found is sorted
 			if slices.ContainsFunc(d.Owners, func(r metav1.OwnerReference) bool { return r.UID == o.UID && !o.isMeantBy(r, d.Namespace) }) {
 				look.add(uid)
 			}
@@ -154,7 +154,7 @@ func (g *Graph) Gone(uid types.UID) []types.UID {
 // ago. One that is missing may have been made since: what refers to it deserves a look.
 func (g *Graph) Relisted(kind schema.GroupKind, there map[types.UID]bool) []types.UID {
 	var look lookList
-	for uid, n := range g.nodes {
+	for uid, n := range g.nodes { // any order: what is found is sorted
 		if !n.seen || n.gone || n.GroupKind != kind || there[uid] {
 			continue
 		}
@@ -189,7 +189,7 @@ func (g *Graph) Dependents(uid types.UID) []Object {
 		return nil
 	}
 	out := make([]Object, 0, len(n.dependents))
-	for _, d := range n.dependents {
+	for _, d := range n.dependents { // any order: sorted below
 		out = append(out, d.Object)
 	}
 	slices.SortFunc(out, func(a, b Object) int { return cmp.Compare(a.UID, b.UID) })
@@ -236,7 +236,7 @@ func concerns(o Object) bool { return len(o.Owners) > 0 || o.Deleting && (o.Orph
 
 func (n *node) dependentUIDs() []types.UID {
 	out := make([]types.UID, 0, len(n.dependents))
-	for uid := range n.dependents {
+	for uid := range n.dependents { // any order: its callers sort
 		out = append(out, uid)
 	}
 	return out

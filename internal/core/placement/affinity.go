@@ -173,7 +173,7 @@ func (s *affinityState) repels(n *Node) bool {
 		return false
 	}
 	repels := false
-	for key, value := range n.Object.Labels {
+	for key, value := range n.Object.Labels { // any order: one is enough
 		repels = repels || s.repelled[place{key, value}] > 0
 	}
 	return repels

@@ -120,7 +120,7 @@ func (c *Cluster) Nominate(p *Pod, node string) {
 
 // Denominate ends a reservation.
 func (c *Cluster) Denominate(uid types.UID) {
-	for node, pods := range c.nominated {
+	for node, pods := range c.nominated { // any order: each node by itself
 		left := slices.DeleteFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
 		if len(left) == 0 {
 			delete(c.nominated, node)

@@ -105,7 +105,7 @@ func (c *Cluster) addAttraction(total []int64, nodes []*Node, attraction map[pla
 	sums := make([]int64, len(nodes))
 	low, high := int64(math.MaxInt64), int64(math.MinInt64)
 	for i, n := range nodes {
-		for key, value := range n.Object.Labels {
+		for key, value := range n.Object.Labels { // any order: a sum
 			sums[i] += attraction[place{key, value}]
 		}
 		low, high = min(low, sums[i]), max(high, sums[i])

@@ -152,7 +152,7 @@ func (s *spreadState) filter(n *Node) *Refusal {
 			return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpreadLabel}}
 		}
 		least := math.MaxInt
-		for _, count := range s.counts[i] {
+		for _, count := range s.counts[i] { // any order: the least of all
 			least = min(least, count)
 		}
 		if len(s.counts[i]) < c.minDomains || len(s.counts[i]) == 0 {

@@ -499,7 +499,7 @@ func named(list, other corev1.ResourceList) corev1.ResourceList {
 
 func without(list, less corev1.ResourceList) corev1.ResourceList {
 	list = list.DeepCopy()
-	for name, q := range less {
+	for name, q := range less { // any order: each name by itself
 		if have, ok := list[name]; ok {
 			have.Sub(q)
 			list[name] = have

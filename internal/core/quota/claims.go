@@ -156,7 +156,7 @@ func volumeClaimInScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Ob
 	if len(classes) == 0 {
 		return selector.Matches(labels.Set{}), nil
 	}
-	for class := range classes {
+	for class := range classes { // any order: one is enough
 		if selector.Matches(labels.Set{string(s.ScopeName): class}) {
 			return true, nil
 		}
@@ -207,7 +207,7 @@ func deviceClaimUsage(c *resourcev1.ResourceClaim) corev1.ResourceList {
 		for _, s := range r.FirstAvailable {
 			most[s.DeviceClassName] = max(most[s.DeviceClassName], devices(s.AllocationMode, s.Count))
 		}
-		for class, n := range most {
+		for class, n := range most { // any order: sums
 			add(class, n)
 		}
 	}

@@ -108,7 +108,7 @@ func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 // take turns requests and limits into the names that quotas use.
 func take(req, limits corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: count(1)}
-	for name, q := range req {
+	for name, q := range req { // any order: each name by itself
 		switch {
 		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || strings.HasPrefix(string(name), hugePages):
 			out[name] = q
@@ -117,7 +117,7 @@ func take(req, limits corev1.ResourceList) corev1.ResourceList {
 			out[requests+name] = q
 		}
 	}
-	for name, q := range limits {
+	for name, q := range limits { // any order: each name by itself
 		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
 			out["limits."+name] = q
 		}
@@ -157,7 +157,7 @@ func podMissing(required []corev1.ResourceName, o runtime.Object) error {
 		return nil
 	}
 	var parts []string
-	for name, containers := range missing {
+	for name, containers := range missing { // any order: sorted below
 		slices.Sort(containers)
 		parts = append(parts, name+" for: "+strings.Join(containers, ","))
 	}
