@@ -22,7 +22,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest helm cross clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest helm cross differential nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,12 @@ e2e-containerd: build images ## the same tests on containerd and runc instead of
 
 critest: build ## the container runtime interface's own suite, against carob's runtime (needs what `make conformance` built)
 	@hack/critest $(BIN)/carob $(or $(CONFORMANCE_CACHE),$(HOME)/.cache/carob-conformance)
+
+differential: build ## the same requests to carob and to upstream's API server: where do they answer differently?
+	@hack/differential $(abspath $(BIN)/carob)
+
+nightly: build images ## what takes too long for each change, with one table at the end: make nightly ONLY='mutants|fuzz'
+	@hack/nightly $(ONLY)
 
 clauses: ## which clauses of a pod's life that a user can see have a test
 	@hack/clauses
