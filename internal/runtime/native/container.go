@@ -90,6 +90,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if cfg.GetMetadata().GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
 	}
+	if err := refuseNUL(cfg); err != nil {
+		return nil, err
+	}
 	if s.line() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
 	}

@@ -64,6 +64,12 @@ func (h *harness) stop() {
 // run fails the test when the script breaks the memory of the program.
 func (h *harness) run(t *testing.T, script []byte) {
 	t.Helper()
+	h.ask(t, script, 0)
+}
+
+// ask is run for a harness that writes size bytes before the answer.
+func (h *harness) ask(t *testing.T, script []byte, size int) []byte {
+	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cmd == nil {
@@ -80,8 +86,8 @@ func (h *harness) run(t *testing.T, script []byte) {
 		}
 	}
 	_, werr := h.in.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(script))), script...))
-	var answer [1]byte
-	_, rerr := io.ReadFull(h.out, answer[:])
+	answer := make([]byte, size+1)
+	_, rerr := io.ReadFull(h.out, answer)
 	if err := errors.Join(werr, rerr); err != nil {
 		state := h.cmd.Wait()
 		h.cmd = nil
@@ -89,6 +95,51 @@ func (h *harness) run(t *testing.T, script []byte) {
 		os.Remove(h.log)
 		t.Fatalf("%v: %v\n%s", err, state, report)
 	}
+	return answer[:size]
+}
+
+// FuzzStrings: what C reads of a record is what Go wrote, to the last byte; a string that
+// it would read otherwise is refused in Go, and by C when Go would not.
+func FuzzStrings(f *testing.F) {
+	h := newHarness(f, "strings")
+	f.Add("kernel/shm_rmid_forced", "1\x00/etc/passwd\x00text", "a", "b", true)
+	f.Add("", "", "", "", false)
+	f.Add("/proc/sys/net", "0 2147483647", "A=b", "C=\xff\n\"", false)
+	f.Add("\x00", "\x01\x00\x00\x00", "\x05\x00\x00\x00x", "", true)
+	f.Fuzz(func(t *testing.T, a, b, c, d string, force bool) {
+		if len(a)+len(b)+len(c)+len(d) > 60000 {
+			t.Skip("longer than a message")
+		}
+		list := []string{c, d, a}
+		text, lerr := packed(list)
+		r := record{code: 7, flags: flagBytes << 3, s: [4]string{a, b, c, text}}
+		err := errors.Join(lerr, r.check())
+		if whole := !strings.Contains(a+b+c+d, "\x00"); whole != (err == nil) {
+			t.Fatalf("%q %q %q %q: %v", a, b, c, d, err)
+		}
+		if err != nil && !force {
+			return
+		}
+		if lerr != nil {
+			var raw []byte
+			for _, s := range list {
+				raw = append(append(binary.LittleEndian.AppendUint32(raw, uint32(len(s))), s...), 0)
+			}
+			r.s[3] = string(raw)
+		}
+		// Each string with its length, then the list; all zeros for what C refuses.
+		var want []byte
+		for _, s := range append([]string{a, b, c}, list...) {
+			want = append(binary.LittleEndian.AppendUint32(want, uint32(len(s))), s...)
+		}
+		got := h.ask(t, r.append(nil), len(want))
+		if err != nil {
+			want = make([]byte, len(want))
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("C reads %q, Go wrote %q", got, want)
+		}
+	})
 }
 
 // FuzzHelper: a program of operations that is damaged ends in an error, not in
@@ -96,7 +147,10 @@ func (h *harness) run(t *testing.T, script []byte) {
 func FuzzHelper(f *testing.F) {
 	h := newHarness(f, "helper")
 	for _, p := range samplePrograms(f) {
-		b := p.encode()
+		b, err := p.encode()
+		if err != nil {
+			f.Fatal(err)
+		}
 		script := append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...)
 		f.Add(script)
 		if p.then != nil { // what the helper does with the answer to its question
@@ -124,7 +178,11 @@ func FuzzMonitor(f *testing.F) {
 		return append([]byte{2, conn, 0, byte(len(b)), byte(len(b) >> 8)}, b...)
 	}
 	ends := func(child byte) []byte { return []byte{0, child, 7} }
-	setup := say(0, 3, record{code: msgSetup, n: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, s: [4]string{"host", "/proc/sys/net/a\x001\x00/proc/sys/b\x002\x00"}})
+	sysctls, err := encodeSysctls(map[string]string{"net/a": "1", "b": "2"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	setup := say(0, 3, record{code: msgSetup, flags: flagBytes << 1, n: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, s: [4]string{"host", sysctls}})
 	start := say(0, 6, record{code: msgStart, seq: 2, n: [4]int64{flagStdin | flagOOMFile | flagCgroupFD, pidNew}, s: [4]string{id, "/var/log/x", ""}})
 	tty := say(0, 4, record{code: msgStart, seq: 2, n: [4]int64{flagTTY | flagStdin, pidPod}, s: [4]string{id, "", ""}})
 	attach := say(1, 0, record{code: msgAttach, seq: 3, s: [4]string{id}})
@@ -210,6 +268,19 @@ func buildOldMonitor(t *testing.T, dir string) {
 	if err := os.WriteFile(filepath.Join(dir, "helper"), helperProgram, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, firstRelease), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oldSysctls is how the first release wrote them: it set up the pods that its monitors
+// hold, today's runtime never does.
+func oldSysctls(sysctls map[string]string) (string, error) {
+	var b strings.Builder
+	for _, name := range sortedKeys(sysctls) {
+		b.WriteString("/proc/sys/" + name + "\x00" + sysctls[name] + "\x00")
+	}
+	return b.String(), nil
 }
 
 // usePrograms replaces the embedded programs by those of a directory.
@@ -217,5 +288,8 @@ func usePrograms(dir string) error {
 	var err1, err2 error
 	monitorProgram, err1 = os.ReadFile(filepath.Join(dir, "monitor"))
 	helperProgram, err2 = os.ReadFile(filepath.Join(dir, "helper"))
+	if exists(filepath.Join(dir, firstRelease)) {
+		encodeSysctls = oldSysctls
+	}
 	return errors.Join(err1, err2)
 }

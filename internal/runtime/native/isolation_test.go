@@ -423,6 +423,119 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
+// TestSysctlWithNUL: a value with a NUL was read as one more path and value, which the
+// monitor wrote on the host as root. The runtime refuses it, and a monitor
+// that is told so all the same writes nothing outside of /proc/sys.
+func TestSysctlWithNUL(t *testing.T) {
+	w := newWorld(t)
+	victim := filepath.Join(w.dir, "victim")
+	if err := os.WriteFile(victim, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i, sysctls := range []map[string]string{
+		{"kernel.shm_rmid_forced": "1\x00" + victim + "\x00theirs"},
+		{"kernel.shm_rmid_forced": "1\x00" + victim + "\x00theirs\x00"},
+		{"kernel.shm_rmid_forced\x001\x00" + victim: "theirs"},
+	} {
+		cfg := w.sandboxConfig(fmt.Sprint("nul", i), func(s *cri.PodSandboxConfig) { s.Linux.Sysctls = sysctls })
+		_, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: cfg})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "NUL") {
+			t.Errorf("%q: %v", sysctls, err)
+		}
+	}
+	link := filepath.Join(w.dir, "link")
+	if err := os.Symlink("/proc/sys/kernel", link); err != nil {
+		t.Fatal(err)
+	}
+	pack := func(list ...string) string {
+		b, err := packed(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	shm := "kernel/shm_rmid_forced"
+	for what, r := range map[string]record{
+		"as the first release wrote it": {s: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"the same as a list":            {flags: flagBytes << 1, s: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"a NUL in an element":           {flags: flagBytes << 1, s: [4]string{"", "\x06\x00\x00\x00a\x00b\x00cd\x00" + pack("x")}},
+		"a name alone":                  {flags: flagBytes << 1, s: [4]string{"", pack(shm)}},
+		"an absolute path":              {flags: flagBytes << 1, s: [4]string{"", pack(victim, "theirs")}},
+		"a path that climbs":            {flags: flagBytes << 1, s: [4]string{"", pack("../.."+victim, "theirs")}},
+		"a link":                        {flags: flagBytes << 1, s: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
+		"another mount":                 {flags: flagBytes << 1, s: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
+	} {
+		m, err := w.r.programs.startMonitor(w.r.groups.whole().procs(w.r.monitors))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.code, r.seq, r.n = msgSetup, 1, [4]int64{0, unix.CLONE_NEWIPC | unix.CLONE_NEWUTS}
+		answer := make(chan record, 1)
+		m.mu.Lock()
+		m.waiting[1] = answer
+		m.mu.Unlock()
+		if _, err := m.conn.Write(r.append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case a := <-answer:
+			if a.n[0] == 0 {
+				t.Errorf("%s: the monitor takes it", what)
+			}
+		case <-m.gone: // it ends with a line that says what can't be read
+		}
+		m.quit()
+	}
+	if b, err := os.ReadFile(victim); err != nil || string(b) != "mine" {
+		t.Errorf("ESCAPED: the host's file holds %q, %v", b, err)
+	}
+}
+
+// TestStringsWithNUL: no other string of a pod or of its image is read to a NUL either.
+func TestStringsWithNUL(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("host", func(s *cri.PodSandboxConfig) { s.Hostname = "a\x00b" })}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("host name: %v", err)
+	}
+	sb, sbc := w.sandbox("strings", func(s *cri.PodSandboxConfig) { s.Annotations = map[string]string{"text": "any\x00text"} })
+	for what, change := range map[string]func(*cri.ContainerConfig){
+		"args":                                   func(c *cri.ContainerConfig) { c.Command = []string{"echo", "a\x00b"} },
+		"envs.value":                             func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("secret\x00B=2")}} },
+		"envs.key":                               func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "A\x00", Value: []byte("secret")}} },
+		"working_dir":                            func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp\x00/x" },
+		"log_path":                               func(c *cri.ContainerConfig) { c.LogPath = "a\x00b" },
+		"mounts.host_path":                       func(c *cri.ContainerConfig) { c.Mounts = []*cri.Mount{{HostPath: "/tmp\x00", ContainerPath: "/x"}} },
+		"linux.security_context.masked_paths":    securityContext(func(s *cri.LinuxContainerSecurityContext) { s.MaskedPaths = []string{"/proc/kcore\x00"} }),
+		"linux.security_context.run_as_username": securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "app\x00" }),
+	} {
+		_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", change)})
+		if what == "args" {
+			what = "command"
+		}
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what+": it holds a NUL") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	image := w.cfg.Images.(*dirImages)
+	for what, change := range map[string]func(){
+		"argument of the command":  func() { image.image.Cmd = []string{"echo", "a\x00b"} },
+		`environment variable "A"`: func() { image.image.Env = []string{"A=secret\x00B=2"} },
+		"x":                        func() { image.image.WorkingDir = "/x\x00y" },
+	} {
+		was := image.image
+		change()
+		_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c")})
+		image.image = was
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), "NUL") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s of the image: %v", what, err)
+		}
+	}
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) { c.Labels = map[string]string{"a": "b\x00c"} })
+	if x, err := w.exec(id, "echo", "a\x00b"); err == nil || !strings.Contains(err.Error(), "NUL") {
+		t.Errorf("exec: %v, %v", x, err)
+	}
+}
+
 // TestHostSysctls: a pod's sysctl never changes the host.
 func TestHostSysctls(t *testing.T) {
 	w := newWorld(t)

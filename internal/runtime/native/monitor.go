@@ -237,6 +237,9 @@ func (m *monitor) call(r record, files ...*os.File) (record, error) {
 }
 
 func (m *monitor) exchange(r record, ch chan record, files []*os.File) (record, error) {
+	if err := r.check(); err != nil {
+		return record{}, err
+	}
 	var oob []byte
 	if len(files) > 0 {
 		fds := make([]int, len(files))
@@ -281,8 +284,18 @@ type podSetup struct {
 	owner    *os.File // pidfd of a process in namespaces to join, nil for none
 	join     int      // which of them, CLONE_NEW*
 	hostname string
-	sysctls  map[string]string // path below /proc/sys → value
+	sysctls  map[string]string // path relative to /proc/sys → value
 	sharePID bool
+}
+
+// encodeSysctls is the message's part with names and values. A test that runs a monitor
+// of the first release speaks to it as that release did.
+var encodeSysctls = func(sysctls map[string]string) (string, error) {
+	var list []string
+	for _, name := range sortedKeys(sysctls) {
+		list = append(list, name, sysctls[name])
+	}
+	return packed(list)
 }
 
 func (m *monitor) setup(s podSetup) error {
@@ -299,11 +312,11 @@ func (m *monitor) setup(s podSetup) error {
 	if s.sharePID {
 		r.n[0] |= flagPodPID
 	}
-	var b strings.Builder
-	for _, path := range sortedKeys(s.sysctls) {
-		b.WriteString(path + "\x00" + s.sysctls[path] + "\x00")
+	sysctls, err := encodeSysctls(s.sysctls)
+	if err != nil {
+		return fmt.Errorf("setting up the pod's sysctls: %w", err)
 	}
-	r.s[1] = b.String()
+	r.flags, r.s[1] = flagBytes<<1, sysctls
 	if _, err := m.call(r, files...); err != nil {
 		return fmt.Errorf("setting up the pod's namespaces: %w", err)
 	}

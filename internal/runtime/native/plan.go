@@ -249,7 +249,13 @@ func (pl *containerPlan) program() (*program, error) {
 		pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
 		return id, nil
 	}, "/etc/passwd", "/etc/group")
-	return p, nil
+	// What comes after the answer is known already but for the user: say now what can't be said then.
+	if _, err := packed(argv); err != nil {
+		p.fail(fmt.Errorf("argument of the command: %w", err))
+	}
+	_, err = packedEnv(env)
+	p.fail(err)
+	return p, p.err
 }
 
 // joinGroups enters the container's cgroups, on version 1: on 2 the monitor's clone

@@ -2,6 +2,7 @@ package native
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -63,12 +64,22 @@ type program struct {
 	ops   []record
 	slots int
 	then  continuation // after opAsk, which is the last operation until it is answered
+	err   error        // the first thing that can't be said to the helper
 }
 
 // continuation plans the rest of a program by the files that the helper sent.
 type continuation func(p *program, files [][]byte) (*identity, error)
 
-func (p *program) add(r record) { p.ops = append(p.ops, r) }
+func (p *program) add(r record) {
+	p.fail(r.check())
+	p.ops = append(p.ops, r)
+}
+
+func (p *program) fail(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
 
 // slot adds an operation that opens something and answers where it is held.
 func (p *program) slot(r record) int {
@@ -208,6 +219,9 @@ func (p *program) questions() int {
 func (p *program) answer(files [][]byte) ([]byte, *identity, error) {
 	asked := len(p.ops)
 	id, err := p.then(p, files)
+	if err == nil {
+		err = p.err
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -229,7 +243,7 @@ func (p *program) stdio(id *identity) {
 }
 
 func (p *program) seccomp(filter []byte, flags uint) {
-	p.add(record{code: opSeccomp, n: [4]int64{int64(flags)}, s: [4]string{string(filter)}})
+	p.add(record{code: opSeccomp, flags: flagBytes, n: [4]int64{int64(flags)}, s: [4]string{string(filter)}})
 }
 
 func (p *program) cwd(path string) { p.add(record{code: opCwd, s: [4]string{path}}) }
@@ -240,7 +254,7 @@ func (p *program) creds(id *identity, c capabilities) {
 	for _, g := range id.Groups {
 		b = binary.LittleEndian.AppendUint32(b, g)
 	}
-	p.add(record{code: opCreds, n: [4]int64{int64(c.bounding), int64(c.effective), int64(c.inheritable), int64(c.ambient)}, s: [4]string{string(b)}})
+	p.add(record{code: opCreds, flags: flagBytes, n: [4]int64{int64(c.bounding), int64(c.effective), int64(c.inheritable), int64(c.ambient)}, s: [4]string{string(b)}})
 }
 
 func (p *program) noNewPrivs() { p.add(record{code: opNoNewPrivs}) }
@@ -254,7 +268,28 @@ func (p *program) lookup(argv, env []string) {
 			break
 		}
 	}
-	p.add(record{code: opLookup, s: [4]string{zeroEnded(argv), zeroEnded(env), path}})
+	args, err := packed(argv)
+	if err != nil {
+		p.fail(fmt.Errorf("argument of the command: %w", err))
+	}
+	vars, err := packedEnv(env)
+	p.fail(err)
+	p.add(record{code: opLookup, flags: flagBytes | flagBytes<<1, s: [4]string{args, vars, path}})
+}
+
+// packedEnv names a variable that can't be packed, never its value, which may be a secret.
+func packedEnv(env []string) (string, error) {
+	vars, err := packed(env)
+	if err == nil {
+		return vars, nil
+	}
+	for _, kv := range env {
+		if strings.IndexByte(kv, 0) >= 0 {
+			name, _, _ := strings.Cut(kv, "=")
+			return "", fmt.Errorf("environment variable %.100q: %w", name, errHasNUL)
+		}
+	}
+	return "", err
 }
 
 func (p *program) exec() { p.add(record{code: opExec}) }
@@ -262,7 +297,13 @@ func (p *program) exec() { p.add(record{code: opExec}) }
 // gate waits until a byte comes, or fails with the other side's end.
 func (p *program) gate() { p.add(record{code: opGate}) }
 
-func (p *program) encode() []byte { return encode(p.ops) }
+// encode is the program as the helper reads it.
+func (p *program) encode() ([]byte, error) {
+	if p.err != nil {
+		return nil, p.err
+	}
+	return encode(p.ops), nil
+}
 
 func encode(ops []record) []byte {
 	n := 0
@@ -277,15 +318,6 @@ func encode(ops []record) []byte {
 		b = ops[i].append(b)
 	}
 	return b
-}
-
-func zeroEnded(list []string) string {
-	var b strings.Builder
-	for _, s := range list {
-		b.WriteString(s)
-		b.WriteByte(0)
-	}
-	return b.String()
 }
 
 func b2i(b bool) int64 {

@@ -115,7 +115,7 @@ func TestDialogue(t *testing.T) {
 	if n := int(binary.LittleEndian.Uint32(rest)); n != len(rest)-4 {
 		t.Fatalf("length %d of %d", n, len(rest)-4)
 	}
-	if r, err := parseRecord(rest[4:]); err != nil || r.code != opLookup || r.s[1] != "HOME=/home/app\x00" {
+	if r, err := parseRecord(rest[4:]); err != nil || r.code != opLookup || r.s[1] != "\x0e\x00\x00\x00HOME=/home/app\x00" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err := d.take(reportOf('E', 3, unix.ENOENT, 3, "sh"), &answer); err == nil || err.Error() != "exec sh: no such file or directory" {

@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 )
 
 // record is one operation of a helper's program and one message to or from a
@@ -14,6 +15,38 @@ type record struct {
 }
 
 const recordHeader = 16 + 4*8 + 4*4
+
+// flagBytes<<i says that string i may hold any byte. C reads any other one to its first
+// zero, so it must not hold one: csrc/common.h refuses the record.
+const flagBytes = 16
+
+// check refuses a record with a string that C would read otherwise than it was written.
+func (r *record) check() error {
+	for i, s := range r.s {
+		if r.flags&(flagBytes<<i) == 0 && strings.IndexByte(s, 0) >= 0 {
+			return errNUL(s)
+		}
+	}
+	return nil
+}
+
+func errNUL(s string) error {
+	return fmt.Errorf("%w: %.100q", errHasNUL, s)
+}
+
+// packed is a list of strings as C reads it (next_string of csrc/common.h): each with
+// its length before and a zero byte behind.
+func packed(list []string) (string, error) {
+	var b []byte
+	for _, s := range list {
+		if strings.IndexByte(s, 0) >= 0 {
+			return "", errNUL(s)
+		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
+		b = append(append(b, s...), 0)
+	}
+	return string(b), nil
+}
 
 // append encodes r at the end of b.
 func (r *record) append(b []byte) []byte {

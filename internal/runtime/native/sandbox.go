@@ -58,6 +58,9 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	if cfg.GetMetadata().GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata with a name")
 	}
+	if err := refuseNUL(cfg); err != nil {
+		return nil, err
+	}
 	if h := req.GetRuntimeHandler(); h != "" && h != handlerName {
 		return nil, status.Errorf(codes.InvalidArgument, "no runtime for %q is configured; there are the default and %q", h, handlerName)
 	}
@@ -232,14 +235,14 @@ func resolvConf(d *cri.DNSConfig) []byte {
 	return []byte(b.String())
 }
 
-// sysctlsOf are the files below /proc/sys to write. Ports below 1024 and ping
+// sysctlsOf are the files below /proc/sys to write, relative to it. Ports below 1024 and ping
 // are free to all in a pod's own network, as with other CRI runtimes.
 func sysctlsOf(s *sandbox) (map[string]string, error) {
 	out := map[string]string{}
 	if !s.hostNetwork() {
-		out["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "0"
+		out["net/ipv4/ip_unprivileged_port_start"] = "0"
 		if s.rec.UserNS == "" {
-			out["/proc/sys/net/ipv4/ping_group_range"] = "0 2147483647"
+			out["net/ipv4/ping_group_range"] = "0 2147483647"
 		}
 	}
 	for name, value := range s.config.GetLinux().GetSysctls() {
@@ -259,10 +262,13 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 		if path == "" || strings.Contains(path, "..") || strings.HasPrefix(path, "/") {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
 		}
+		if strings.IndexByte(value, 0) >= 0 {
+			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: its value: %v", name, errHasNUL)
+		}
 		if why := sysctlRefused(s, path); why != "" {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: %s", name, why)
 		}
-		out["/proc/sys/"+path] = value
+		out[path] = value
 	}
 	return out, nil
 }

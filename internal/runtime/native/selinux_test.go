@@ -42,7 +42,7 @@ func TestSelinuxMounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := bytes.Count(p.encode(), []byte(`context="u:r:t:s0:c1,c2"`)); got != want {
+		if got := bytes.Count(encode(p.ops), []byte(`context="u:r:t:s0:c1,c2"`)); got != want {
 			t.Errorf("label %q: %d mounts with it, want %d", label, got, want)
 		}
 	}

@@ -166,7 +166,11 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 	if r.alter != nil {
 		r.alter(p)
 	}
-	spec, err := memory("spec", p.encode())
+	code, err := p.encode()
+	if err != nil {
+		return 0, nil, err
+	}
+	spec, err := memory("spec", code)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -101,7 +101,11 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, error) {
 	p := &program{}
 	p.gate()
-	spec, err := memory("userns", p.encode())
+	code, err := p.encode()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := memory("userns", code)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,10 @@ enum {
 
 // record is one operation of a helper's program and one message to or from the
 // monitor: a header, then four strings, each ended by a zero byte; size is a
-// multiple of eight and counts all of it. Keep in step with record.go.
+// multiple of eight and counts all of it. A string holds no other zero byte unless
+// its bit in flags, counted from BYTES, says so. Keep in step with record.go.
+enum { BYTES = 16 };
+
 struct record {
 	uint32_t code, size, flags, seq;
 	int64_t n[4];
@@ -41,10 +44,25 @@ static inline int parse(struct record *r, size_t have, char *s[4])
 		return errno = EBADMSG, -1;
 	for (int i = 0; i < 4; at += r->len[i++] + 1) {
 		s[i] = (char *)r + at;
-		if (r->len[i] >= r->size - at || s[i][r->len[i]])
+		if (r->len[i] >= r->size - at || s[i][r->len[i]] || (!(r->flags & BYTES << i) && memchr(s[i], 0, r->len[i])))
 			return errno = EBADMSG, -1;
 	}
 	return 0;
+}
+
+// next_string takes the first string of a packed list: its length, its bytes, a zero
+// byte. NULL for anything else.
+static inline char *next_string(char **at, char *end)
+{
+	uint32_t n;
+	char *s = *at + sizeof n;
+	if ((size_t)(end - *at) <= sizeof n)
+		return NULL;
+	memcpy(&n, *at, sizeof n);
+	if (n >= (size_t)(end - s) || memchr(s, 0, (size_t)n + 1) != s + n)
+		return NULL;
+	*at = s + n + 1;
+	return s;
 }
 
 // keep closes fd, if it is one, after the call that answered r; errno stays that call's.

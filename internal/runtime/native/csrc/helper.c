@@ -377,12 +377,10 @@ static int op_tty(unsigned short rows, unsigned short cols, int console, uid_t u
 
 static char **list(char *s, uint32_t len)
 {
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < len; i++)
-		n += !s[i];
-	char **v = grab((n + 2) * sizeof *v), *e = s + len;
-	for (n = 0; s < e; s += strlen(s) + 1)
-		v[n++] = s;
+	char **v = grab((len / 5 + 2) * sizeof *v), *e = s + len; // a string takes five bytes or more
+	for (uint32_t n = 0; s < e; n++)
+		if (!(v[n] = next_string(&s, e)))
+			die(EBADMSG, 0, NULL);
 	return v;
 }
 

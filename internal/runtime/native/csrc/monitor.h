@@ -15,7 +15,7 @@
 #include <time.h>
 
 // Keep in step with monitor.go.
-enum { PROTOCOL = 1 }; // flags of each answer; 0 were the monitors before it was told
+enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
 enum {
 	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,

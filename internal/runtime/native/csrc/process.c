@@ -2,6 +2,7 @@
 #include "monitor.h"
 
 #include <linux/capability.h>
+#include <linux/openat2.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -279,6 +280,15 @@ int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *p
 	return 0;
 }
 
+// set_sysctl writes to a file below /proc/sys, and to none that a link or a mount leads to.
+static int set_sysctl(const char *name, const char *value)
+{
+	struct open_how how = {.flags = O_WRONLY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV};
+	int dir = open("/proc/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = dir < 0 ? -1 : keep(syscall(SYS_openat2, dir, name, &how, sizeof how), dir);
+	return fd < 0 ? -1 : keep(write(fd, value, strlen(value)) < 0 ? -1 : 0, fd);
+}
+
 // setup makes the monitor a pod's: namespaces, host name, sysctls, socket. The
 // text that explains a failure is left in *what.
 int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
@@ -296,13 +306,11 @@ int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
 	*what = "host name";
 	if ((m->n[1] | m->n[2]) & CLONE_NEWUTS && m->len[0] && sethostname(s[0], m->len[0]) < 0)
 		return -1;
-	char *p = s[1], *e = s[1] + m->len[1]; // path, value, path, value …
-	while (p < e) {
-		char *v = p + strlen(p) + 1;
-		*what = p;
-		if (v >= e || put(p, v, strlen(v)) < 0)
+	for (char *p = s[1], *e = s[1] + m->len[1]; p < e;) { // name, value, name, value …
+		char *name = next_string(&p, e), *value = name ? next_string(&p, e) : NULL;
+		*what = name ? name : "sysctls";
+		if (!value || set_sysctl(name, value) < 0)
 			return -1;
-		p = v + strlen(v) + 1;
 	}
 	if (m->n[0] & POD_PID) {
 		*what = "process namespace";

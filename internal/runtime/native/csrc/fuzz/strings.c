@@ -1,0 +1,36 @@
+// What C reads of a record that Go wrote: three strings and a packed list of three,
+// each with its length as strlen sees it; as many zeros for a record that is refused.
+#include "fuzz.h"
+
+static void say(const char *s)
+{
+	uint32_t n = strlen(s);
+	fwrite(&n, sizeof n, 1, stdout);
+	fwrite(s, 1, n, stdout);
+}
+
+static void run_script(void)
+{
+	struct record *r = (struct record *)script;
+	char *s[4], *e[3];
+	// What Go expects: its record without header, ends, lengths in the list and padding.
+	int ok = parse(r, script_end - script, s) == 0;
+	uint32_t total = 0;
+	for (int i = 0; i < 3; i++)
+		total += 4 + r->len[i];
+	total += r->len[3] - 3;
+	if (ok) {
+		char *p = s[3], *end = p + r->len[3];
+		for (int i = 0; i < 3; i++)
+			ok = ok && (e[i] = next_string(&p, end));
+		ok = ok && p == end;
+	}
+	for (int i = 0; ok && i < 3; i++)
+		say(s[i]);
+	for (int i = 0; ok && i < 3; i++)
+		say(e[i]);
+	while (!ok && total--)
+		putchar(0);
+}
+
+int main(void) { return serve(); }
