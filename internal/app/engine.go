@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -146,6 +147,7 @@ func bridgeConfig(in instance.Instance) bridge.Config {
 	return bridge.Config{
 		Bridge: in.BridgeName, Pods: in.Pods, Table: in.NFTable,
 		StateDir: filepath.Join(in.DataDir, "network"), RunDir: in.RunDir,
+		OwnPorts: []netip.AddrPort{in.ListenAddr, in.AgentListen},
 	}
 }
 

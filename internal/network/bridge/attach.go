@@ -18,8 +18,9 @@ import (
 )
 
 // Attach implements network.PodNetwork. Kinds: Exhausted without a free address,
-// InUse when another pod has one of the host ports, Invalid for a malformed port.
+// InUse when another pod or a process of the host has one of the host ports, Invalid for a malformed port.
 func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachment, error) {
+	pod.Ports = slices.Clone(pod.Ports)
 	if err := checkPorts(pod.Ports); err != nil {
 		return network.Attachment{}, err
 	}
@@ -42,7 +43,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 		if at, err = n.attachNew(ctx, pod); err != nil {
 			return network.Attachment{}, explain(err)
 		}
-	} else if !at.ready {
+	} else if !at.ready || at.leaving {
 		if err := n.finish(at); err != nil {
 			return network.Attachment{}, explain(err)
 		}
@@ -51,6 +52,9 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 }
 
 func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, error) {
+	if err := checkListeners(ctx, pod); err != nil {
+		return nil, err
+	}
 	p, err := n.takePlace(ctx, pod.NetNS)
 	if err != nil {
 		return nil, err
@@ -61,7 +65,7 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 		return nil, errors.Join(err, netns.Unpin(p.path))
 	}
 	if err = n.configure(p.h, p.eth0, at); err == nil {
-		err = n.rules.publish(at.published())
+		err = n.rules.publish(at.published(), at.pin())
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -98,7 +102,7 @@ func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	if err := n.checkPortsFree(pod); err != nil {
 		return nil, err
 	}
-	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path, Port: p.port, Ports: pod.Ports}
+	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path, Port: p.port, MAC: p.mac.String(), Ports: pod.Ports}
 	for _, a := range []*addresses{n.v4, n.v6} {
 		if a == nil {
 			continue
@@ -129,11 +133,14 @@ func (n *Network) finish(at *attachment) error {
 		defer h.Close()
 		var eth0 netlink.Link
 		if eth0, err = h.LinkByName("eth0"); err == nil {
-			err = n.configure(h, eth0.Attrs().Index, at)
+			n.mu.Lock()
+			at.MAC, at.leaving = eth0.Attrs().HardwareAddr.String(), false
+			n.mu.Unlock()
+			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index), n.configure(h, eth0.Attrs().Index, at))
 		}
 	}
 	if err == nil {
-		err = n.rules.publish(at.published())
+		err = n.rules.publish(at.published(), at.pin())
 	}
 	if err != nil {
 		return fmt.Errorf("finish attaching pod %s to the network: %w", at.Pod, err)
@@ -162,7 +169,10 @@ func (n *Network) Detach(ctx context.Context, sandboxID string) error {
 
 // drop takes everything back; the record goes last, so that a failure can be repeated.
 func (n *Network) drop(at *attachment) error {
-	if err := n.rules.unpublish(at.published()); err != nil {
+	n.mu.Lock()
+	at.leaving = true // rules that are installed anew leave it out
+	n.mu.Unlock()
+	if err := n.rules.unpublish(at.published(), at.pin()); err != nil {
 		return fmt.Errorf("withdraw host ports of pod %s: %w", at.Pod, err)
 	}
 	if err := netns.Unpin(at.NetNS); err != nil {
@@ -248,22 +258,10 @@ func (n *Network) gateways() []netip.Addr {
 // sticky is NTF_STICKY of linux/neighbour.h: the entry stays where it is told to be.
 const sticky = 0x40
 
-// configure gives eth0 its addresses and routes, and tells the bridge where they
-// are. It may be repeated.
+// configure gives eth0 its addresses and the host the way there. It may be repeated.
 func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
-	link, gateways := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}, n.gateways()
-	mac := macOf(at.IPs[0])
-	if err := h.LinkSetHardwareAddr(link, mac); err != nil {
-		return fmt.Errorf("set hardware address: %w", err)
-	}
-	// The pod's last namespace may live for some more milliseconds and answer for the
-	// same addresses: the bridge must not learn its port again.
-	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: at.Port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP,
-		Flags: unix.NTF_MASTER | sticky, HardwareAddr: mac})
-	if err != nil {
-		return fmt.Errorf("tell the bridge where the pod is: %w", err)
-	}
-	for i, ip := range at.IPs {
+	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}
+	for _, ip := range at.IPs {
 		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(ip, ip.BitLen()))}
 		if ip.Is6() {
 			addr.Flags = unix.IFA_F_NODAD
@@ -271,14 +269,6 @@ func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
 		if err := h.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("add address %s: %w", ip, err)
 		}
-		gw := gateways[i]
-		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
-		if err := h.RouteReplace(toGateway); err != nil {
-			return fmt.Errorf("add route to %s: %w", gw, err)
-		}
-		if err := h.RouteReplace(&netlink.Route{LinkIndex: eth0, Gw: gw.AsSlice()}); err != nil {
-			return fmt.Errorf("add default route: %w", err)
-		}
 	}
-	return nil
+	return n.knowNeighbours(at)
 }

@@ -17,6 +17,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,8 @@ type Config struct {
 	RunDir   string       // pinned namespaces; best below /run
 	MTU      int          // 0: that of the default route's device
 	Pool     int          // most places to hold ready; 0: 16, negative: none
+	// OwnPorts are where this carob itself listens (TCP): no host port of a pod takes them.
+	OwnPorts []netip.AddrPort
 }
 
 // Network is an open pod network. All methods are safe for concurrent use.
@@ -73,7 +76,10 @@ type Network struct {
 	journal  *journal
 }
 
-type bridgeLink struct{ index int }
+type bridgeLink struct {
+	index int
+	mac   net.HardwareAddr
+}
 
 var _ network.PodNetwork = (*Network)(nil)
 
@@ -127,8 +133,11 @@ func (n *Network) start(ctx context.Context) error {
 	if err := n.load(); err != nil {
 		return err
 	}
-	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, pods: n.cfg.Pods, pods6: n.cfg.Pods6}
-	if err := n.rules.install(n.published()); err != nil {
+	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, mac: n.bridgeMAC(), pods: n.cfg.Pods, pods6: n.cfg.Pods6, own: n.cfg.OwnPorts}
+	if err := n.installRules(); err != nil {
+		return err
+	}
+	if err := n.takeOver(); err != nil {
 		return err
 	}
 	n.passage = &passage{bridge: n.cfg.Bridge, name: n.cfg.Table}
@@ -244,11 +253,37 @@ func (n *Network) ensureBridge() error {
 			return fmt.Errorf("give bridge %s the address %s: %w", n.cfg.Bridge, a.gateway(), err)
 		}
 	}
+	mac := macOf(n.v4.gateway())
+	if !bytes.Equal(link.Attrs().HardwareAddr, mac) { // of another address range
+		if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
+			return fmt.Errorf("set the hardware address of bridge %s: %w", n.cfg.Bridge, err)
+		}
+	}
+	if err := n.dropOldAddresses(link); err != nil {
+		return err
+	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("start bridge %s: %w", n.cfg.Bridge, err)
 	}
-	n.bridge.Store(&bridgeLink{index: link.Attrs().Index})
+	n.bridge.Store(&bridgeLink{index: link.Attrs().Index, mac: mac})
 	return n.setHostSysctls()
+}
+
+// dropOldAddresses takes away the addresses of a range that the bridge had before.
+func (n *Network) dropOldAddresses(bridge netlink.Link) error {
+	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(bridge, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list the addresses of bridge %s: %w", n.cfg.Bridge, err)
+	}
+	for _, a := range have {
+		if ip, ok := netip.AddrFromSlice(a.IP); !ok || ip.Unmap().IsLinkLocalUnicast() || slices.Contains(n.gateways(), ip.Unmap()) {
+			continue
+		}
+		if err := netlink.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("take address %s off bridge %s: %w", a.IPNet, n.cfg.Bridge, err)
+		}
+	}
+	return nil
 }
 
 func (n *Network) makeBridge() (netlink.Link, error) {
@@ -295,11 +330,20 @@ func (n *Network) setHostSysctls() error {
 		{"ipv4/ip_forward", "1"},
 		// Pods reach each other by way of the host on purpose.
 		{"ipv4/conf/" + n.cfg.Bridge + "/send_redirects", "0"},
+		// A pod tells the host nothing about routes, and gets no answers for others.
+		{"ipv4/conf/" + n.cfg.Bridge + "/accept_redirects", "0"},
+		{"ipv4/conf/" + n.cfg.Bridge + "/accept_source_route", "0"},
+		{"ipv4/conf/" + n.cfg.Bridge + "/proxy_arp", "0"},
+		{"ipv6/conf/" + n.cfg.Bridge + "/accept_ra", "0"},
+		{"ipv6/conf/" + n.cfg.Bridge + "/accept_redirects", "0"},
+		{"ipv6/conf/" + n.cfg.Bridge + "/proxy_ndp", "0"},
 		// Host ports on the loopback address; rules.go keeps pods from using it.
 		{"ipv4/conf/" + n.cfg.Bridge + "/route_localnet", "1"},
 	}
-	if n.v6 != nil {
-		list = append(list, sysctl{"ipv6/conf/all/forwarding", "1"})
+	if n.v6 == nil {
+		list = append(list, sysctl{"ipv6/conf/" + n.cfg.Bridge + "/disable_ipv6", "1"})
+	} else {
+		list = append(list, forwardIPv6()...)
 	}
 	if err := setSysctls(list); err != nil {
 		if body, rerr := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); rerr == nil && strings.TrimSpace(string(body)) == "1" && errors.Is(err, unix.EROFS) {
@@ -308,6 +352,33 @@ func (n *Network) setHostSysctls() error {
 		return err
 	}
 	return nil
+}
+
+// forwardIPv6 lets the host forward IPv6. Its own uplinks would stop listening to
+// their routers by that, and lose their default route, if they were not told to go on.
+func forwardIPv6() []sysctl {
+	var list []sysctl
+	const all = "ipv6/conf/all/forwarding"
+	if readSysctl(all) == "0" {
+		links, err := os.ReadDir("/proc/sys/net/ipv6/conf")
+		if err != nil {
+			return nil // no IPv6
+		}
+		for _, l := range links {
+			if name := "ipv6/conf/" + l.Name() + "/accept_ra"; readSysctl(name) == "1" && l.Name() != "all" {
+				list = append(list, sysctl{name, "2"})
+			}
+		}
+	}
+	return append(list, sysctl{all, "1"})
+}
+
+func readSysctl(name string) string {
+	body, err := os.ReadFile("/proc/sys/net/" + name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(body))
 }
 
 func defaultMTU() int {
@@ -438,8 +509,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// macOf derives a hardware address from an IPv4 address: the same pod address
-// always has the same one, so neighbour caches stay right when a pod is made anew.
+// macOf derives a hardware address from an IPv4 address: a bridge that is made
+// anew has its old one, which pods remember.
 func macOf(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,12 +22,28 @@ type attachment struct {
 	UID     string                `json:"uid"`
 	Pod     string                `json:"pod"` // namespace/name, for messages
 	NetNS   string                `json:"netns"`
-	Port    int                   `json:"port"` // index of the veth on the bridge
+	Port    int                   `json:"port"`          // index of the veth on the bridge
+	MAC     string                `json:"mac,omitempty"` // of eth0; older versions derived it
 	IPs     []netip.Addr          `json:"ips"`
 	Ports   []network.PortMapping `json:"ports,omitempty"`
 
-	ready bool // configured by this process
+	ready   bool // configured by this process
+	leaving bool // being detached
 }
+
+// mac is the hardware address of the pod's device.
+func (at *attachment) mac() net.HardwareAddr {
+	if mac, err := net.ParseMAC(at.MAC); err == nil && len(mac) == macLen {
+		return mac
+	}
+	if len(at.IPs) > 0 && at.IPs[0].Is4() {
+		return macOf(at.IPs[0])
+	}
+	return make(net.HardwareAddr, macLen) // a damaged journal: it may send nothing
+}
+
+// pin is what the pod may send.
+func (at *attachment) pin() pin { return pin{port: at.Port, mac: at.mac(), ips: at.IPs} }
 
 // entry is one line of the journal; exactly one field is set.
 type entry struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,9 +23,10 @@ import (
 // place is a network namespace with one end of a veth pair in it: everything a
 // pod needs except for its address.
 type place struct {
-	path string          // where the namespace is pinned
-	eth0 int             // index of the device in it
-	port int             // index of the other end, on the bridge
+	path string // where the namespace is pinned
+	eth0 int    // index of the device in it
+	port int    // index of the other end, on the bridge
+	mac  net.HardwareAddr
 	h    *netlink.Handle // speaks to the kernel inside of it
 }
 
@@ -66,15 +68,16 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	}()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MasterIndex, attrs.MTU, attrs.Flags = randomName("veth"), n.bridge.Load().index, n.mtu, net.FlagUp
+	attrs.Group = groupOf(n.cfg.Table) // from the first moment: what is not pinned does not pass
 	// One message makes both ends, the one in the pod's namespace from the start.
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()), PeerMTU: uint32(n.mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
 	p.port = veth.Attrs().Index
-	// With br_netfilter a pod that calls its own host port comes back on its port.
-	if err := netlink.LinkSetHairpin(veth, true); err != nil {
-		return nil, fmt.Errorf("let %s answer itself: %w", attrs.Name, err)
+	// The host's end has no business of its own on the wire.
+	if err := setSysctls([]sysctl{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
+		return nil, err
 	}
 	forwarding := n.ports.expect(p.port)
 	defer n.ports.forget(p.port)
@@ -83,10 +86,18 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 		if err != nil {
 			return nil, fmt.Errorf("find %s in a new network namespace: %w", name, err)
 		}
+		if name == "eth0" {
+			p.eth0, p.mac = l.Attrs().Index, l.Attrs().HardwareAddr
+			if err := n.settlePort(p.port, p.mac); err != nil {
+				return nil, err
+			}
+		}
 		if err := p.h.LinkSetUp(l); err != nil {
 			return nil, fmt.Errorf("start %s in a new network namespace: %w", name, err)
 		}
-		p.eth0 = l.Attrs().Index
+	}
+	if err := n.addRoutes(p.h, p.eth0); err != nil {
+		return nil, err
 	}
 	// Until the bridge forwards on the port it drops packets: the first connection
 	// to the pod would wait a second for its retransmission.
@@ -99,6 +110,24 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 		return nil, ctx.Err()
 	}
 	return p, nil
+}
+
+// addRoutes gives a namespace its way to everything, by the host's address. Whose
+// hardware address that is it need not ask.
+func (n *Network) addRoutes(h *netlink.Handle, eth0 int) error {
+	for _, gw := range n.gateways() {
+		if err := h.NeighSet(&netlink.Neigh{LinkIndex: eth0, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: n.bridgeMAC()}); err != nil {
+			return fmt.Errorf("tell the pod where %s is: %w", gw, err)
+		}
+		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
+		if err := h.RouteReplace(toGateway); err != nil {
+			return fmt.Errorf("add route to %s: %w", gw, err)
+		}
+		if err := h.RouteReplace(&netlink.Route{LinkIndex: eth0, Gw: gw.AsSlice()}); err != nil {
+			return fmt.Errorf("add default route: %w", err)
+		}
+	}
+	return nil
 }
 
 // forwardingTimeout is when a place is used although the kernel never reported its port.

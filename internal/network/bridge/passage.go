@@ -126,9 +126,16 @@ func (p *passage) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rul
 }
 
 // keepPassage opens the passage and does so again whenever the host's rules change.
+// A firewall that is loaded anew often removes everything first, also our tables.
 func (n *Network) keepPassage(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	open := func() {
+		switch restored, err := n.restoreRules(); {
+		case err != nil:
+			logger.Error(err, "The pods' rules are missing on the host", "table", n.cfg.Table)
+		case restored:
+			logger.Info("Somebody removed the pods' rules: they are there again", "table", n.cfg.Table)
+		}
 		switch added, err := n.passage.open(); {
 		case err != nil:
 			logger.Error(err, "The host's firewall may drop what pods send and receive", "bridge", n.cfg.Bridge)

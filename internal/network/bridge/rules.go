@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,16 +21,20 @@ import (
 // rules are this network's nftables, one table for each address family:
 //
 //	chain guard       prerouting, raw   pods must not reach the host's loopback addresses
+//	chain forward     filter            to the pods: what they asked for, host ports, other pods
 //	chain prerouting  nat               packets for the host → chain hostports
 //	chain output      nat               the same for the host's own
 //	chain hostports                     maps: (protocol, port) and (address, protocol, port) → pod
 //	chain postrouting nat               masquerade what leaves the pods' range, and what
 //	                                    a pod or the loopback sends to a host port
 //
-// Without host ports a pod changes nothing here.
+// Without host ports a pod changes nothing here. What it may send at all is said
+// by a third table, of family bridge (pins.go).
 type rules struct {
 	table, bridge string
+	mac           net.HardwareAddr // of the bridge
 	pods, pods6   netip.Prefix
+	own           []netip.AddrPort // where carob itself listens
 }
 
 // publication is one host port of one pod, in one address family.
@@ -41,13 +46,21 @@ type publication struct {
 	podPort  uint16
 }
 
+// ctStatusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const ctStatusDNAT = 0x20
+
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
+// checkPorts refuses what is no port, and brings addresses to the form that the rules have.
 func checkPorts(ports []network.PortMapping) error {
-	for _, p := range ports {
+	for i, p := range ports {
 		if p.HostPort == 0 {
 			continue
 		}
+		if p.HostIP.Zone() != "" {
+			return errkind.Errorf(errkind.Invalid, "host port %d: the address %s has a zone", p.HostPort, p.HostIP)
+		}
+		ports[i].HostIP = p.HostIP.Unmap()
 		if protocols[strings.ToLower(p.Protocol)] == 0 || p.ContainerPort == 0 {
 			return errkind.Errorf(errkind.Invalid, "port mapping %d→%d/%s needs a container port and the protocol tcp, udp or sctp", p.HostPort, p.ContainerPort, p.Protocol)
 		}
@@ -94,9 +107,24 @@ func (at *attachment) published() []publication {
 func (n *Network) published() []publication {
 	var list []publication
 	for _, at := range n.attached {
-		list = append(list, at.published()...)
+		if !at.leaving {
+			list = append(list, at.published()...)
+		}
 	}
 	return list
+}
+
+// installRules makes the tables anew for all that is attached.
+func (n *Network) installRules() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var pins []pin
+	for _, at := range n.attached {
+		if !at.leaving {
+			pins = append(pins, at.pin())
+		}
+	}
+	return n.rules.install(n.published(), pins)
 }
 
 // family is what differs between IPv4 and IPv6.
@@ -134,7 +162,7 @@ func (r *rules) families() []*family {
 }
 
 // install replaces the tables in one transaction; traffic never sees half of them.
-func (r *rules) install(published []publication) error {
+func (r *rules) install(published []publication, pins []pin) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -150,8 +178,11 @@ func (r *rules) install(published []publication) error {
 			return err
 		}
 	}
+	if err := r.installPins(conn, pins); err != nil {
+		return err
+	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", r.table, err)
+		return fmt.Errorf("install nftables tables %s: %w", r.table, err)
 	}
 	return nil
 }
@@ -168,6 +199,7 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
 		conn.AddRule(&nftables.Rule{Table: f.table, Chain: c, Exprs: slices.Concat(parts...)})
 	}
+	forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	hostports := chain("hostports", "", nil, nil)
 	pre := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
@@ -181,6 +213,18 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	masquerade := []expr.Any{&expr.Masq{}}
 
+	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	has := func(key expr.CtKey, bits uint32) []expr.Any {
+		return []expr.Any{&expr.Ct{Key: key, Register: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)}}
+	}
+	rule(forward, toBridge(expr.CmpOpNeq), accept)
+	rule(forward, has(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)
+	rule(forward, fromBridge, accept)
+	rule(forward, has(expr.CtKeySTATUS, ctStatusDNAT), accept)
+	rule(forward, drop)
+
 	rule(guard, fromBridge, f.within(f.daddr, f.loopback, expr.CmpOpEq), drop)
 	for _, c := range []*nftables.Chain{pre, out} {
 		rule(c, []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
@@ -193,6 +237,17 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	protoAndPort := func(reg uint32) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 			&expr.Payload{DestRegister: reg + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+	}
+	for _, own := range r.own {
+		if own.Addr().Is4() != (f.nf == nftables.TableFamilyIPv4) && !own.Addr().IsUnspecified() {
+			continue
+		}
+		var to []expr.Any
+		if !own.Addr().IsUnspecified() {
+			to = f.within(f.daddr, netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), expr.CmpOpEq)
+		}
+		rule(hostports, to, []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}},
+			equal(expr.PayloadBaseTransportHeader, 2, binaryutil.BigEndian.PutUint16(own.Port())), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
 	}
 	rule(hostports, []expr.Any{f.load(f.daddr, 8)}, protoAndPort(behindAddr), lookup(f.withAddr, true), dnat)
 	rule(hostports, protoAndPort(8), lookup(f.anyPort, true), dnat)
@@ -267,60 +322,127 @@ func (f *family) add(conn *nftables.Conn, published []publication) error {
 	return nil
 }
 
-// publish opens host ports; the same again is no error.
-func (r *rules) publish(published []publication) error {
-	if len(published) == 0 {
-		return nil
-	}
+// publish lets a pod send and opens its host ports; the same again is no error.
+func (r *rules) publish(published []publication, p pin) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	for _, f := range r.families() {
-		if err := f.add(conn, published); err != nil {
-			return err
+	if len(published) > 0 {
+		for _, f := range r.families() {
+			if err := f.add(conn, published); err != nil {
+				return err
+			}
 		}
 	}
+	if err := r.pinTable().add(conn, []pin{p}); err != nil {
+		return err
+	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("publish host ports: %w", err)
+		return fmt.Errorf("let the pod send and publish its host ports: %w", err)
 	}
 	return nil
 }
 
-// unpublish closes host ports; those that are closed already are no error.
-func (r *rules) unpublish(published []publication) error {
-	var errs []error
-	for _, f := range r.families() {
-		for _, pub := range published {
-			if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
-				continue
+// elementOf is an element and the set that has it.
+type elementOf struct {
+	set      *nftables.Set
+	elements []nftables.SetElement
+}
+
+// unpublish closes host ports and lets the pod send nothing more; what is gone already is no error.
+func (r *rules) unpublish(published []publication, p pin) error {
+	var list []elementOf
+	t := r.pinTable()
+	for _, ip := range p.ips {
+		list = append(list, elementOf{t.set(ip), p.element(ip)})
+	}
+	if len(published) > 0 {
+		for _, f := range r.families() {
+			for _, pub := range published {
+				if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
+					continue
+				}
+				set, element, pair := f.elements(pub)
+				list = append(list, elementOf{set, []nftables.SetElement{element}}, elementOf{f.hairpin, []nftables.SetElement{pair}})
 			}
-			set, element, pair := f.elements(pub)
-			errs = append(errs, deleteElement(set, element), deleteElement(f.hairpin, pair))
+		}
+	}
+	if deleteElements(list...) == nil {
+		return nil
+	}
+	// One missing element fails the whole transaction: each by itself.
+	var errs []error
+	for _, e := range list {
+		if err := deleteElements(e); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// deleteElement is a transaction of its own: one missing element fails a whole one.
-func deleteElement(set *nftables.Set, e nftables.SetElement) error {
+// deleteElements is one transaction.
+func deleteElements(list ...elementOf) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	if err := conn.SetDeleteElements(set, []nftables.SetElement{e}); err != nil {
-		return err
+	for _, e := range list {
+		if err := conn.SetDeleteElements(e.set, e.elements); err != nil {
+			return err
+		}
 	}
-	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("close host port: %w", err)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("withdraw a pod from the tables: %w", err)
 	}
 	return nil
 }
 
-// remove deletes the tables of both families.
+// complete says whether all our chains are there.
+func (r *rules) complete() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("open nftables: %w", err)
+	}
+	chains, err := conn.ListChains()
+	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) { // they change right now: another notice will come
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list nftables chains: %w", err)
+	}
+	have := map[nftables.TableFamily]int{}
+	for _, c := range chains {
+		if c.Table.Name == r.table {
+			have[c.Table.Family]++
+		}
+	}
+	for _, f := range r.families() {
+		if have[f.nf] < chainsOfFamily {
+			return false, nil
+		}
+	}
+	return have[nftables.TableFamilyBridge] == chainsOfPins, nil
+}
+
+// How many chains the tables have.
+const chainsOfFamily, chainsOfPins = 6, 2
+
+// restoreRules makes the tables anew when somebody has removed them.
+func (n *Network) restoreRules() (bool, error) {
+	if ok, err := n.rules.complete(); ok || err != nil {
+		return false, err
+	}
+	return true, n.installRules()
+}
+
+// tableFamilies are those in which there may be a table of ours.
+var tableFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyBridge}
+
+// remove deletes the tables.
 func (r *rules) remove() error {
 	var errs []error
-	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+	for _, f := range tableFamilies {
 		conn, err := nftables.New()
 		if err != nil {
 			return fmt.Errorf("open nftables: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -151,6 +152,9 @@ func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
 	for _, p := range s.config.PortMappings {
 		if p.HostPort == 0 {
 			continue
+		}
+		if p.HostPort < 0 || p.HostPort > math.MaxUint16 || p.ContainerPort < 0 || p.ContainerPort > math.MaxUint16 {
+			return status.Errorf(codes.InvalidArgument, "port mapping %d→%d: a port is at most %d", p.HostPort, p.ContainerPort, math.MaxUint16)
 		}
 		pm := network.PortMapping{Protocol: strings.ToLower(p.Protocol.String()), ContainerPort: uint16(p.ContainerPort), HostPort: uint16(p.HostPort)}
 		if p.HostIp != "" {

@@ -1,0 +1,110 @@
+package bridge
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"carob/internal/base/netns"
+	"carob/internal/network"
+)
+
+// Forwarding is open for the pods only as far as they need it: somebody beside the
+// host reaches no pod but by a host port, and pods reach everything.
+func TestForwardingIsFiltered(t *testing.T) {
+	inOwnNamespace(t, func(t *testing.T) {
+		cfg := testConfig(t)
+		n := open(t, cfg)
+		at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s",
+			Ports: []network.PortMapping{{Protocol: "UDP", ContainerPort: 80, HostPort: 8080}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		world := newWorld(t, cfg.Pods)
+
+		listen := func(ns, addr string) *net.UDPConn {
+			var c net.PacketConn
+			if err := netns.Do(ns, func() (err error) { c, err = net.ListenPacket("udp4", addr); return err }); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			return c.(*net.UDPConn)
+		}
+		send := func(c *net.UDPConn, text, to string) {
+			if _, err := c.WriteToUDPAddrPort([]byte(text), netip.MustParseAddrPort(to)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		receive := func(c *net.UDPConn, want string) netip.AddrPort {
+			t.Helper()
+			if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 100)
+			k, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil || string(buf[:k]) != want {
+				t.Errorf("received %q, %v, want %q", buf[:k], err, want)
+			}
+			return from
+		}
+		pod, outside := listen(at.NetNS, ":80"), listen(world, ":9000")
+		// The packet past the host would come first.
+		send(outside, "past the host", netip.AddrPortFrom(at.IPs[0], 80).String())
+		send(outside, "by the host port", "192.0.2.2:8080")
+		from := receive(pod, "by the host port")
+		send(pod, "answer", from.String())
+		receive(outside, "answer")
+		// What the pod begins is answered.
+		client := listen(at.NetNS, ":0")
+		send(client, "question", "192.0.2.1:9000")
+		send(outside, "answer of the world", receive(outside, "question").String())
+		receive(client, "answer of the world")
+	})
+}
+
+// newWorld moves the other end of the uplink to a namespace of its own, which has a
+// route to the pods by the host.
+func newWorld(t *testing.T, pods netip.Prefix) (path string) {
+	t.Helper()
+	path = t.TempDir() + "/world"
+	if err := netns.DoNew(func() error { return netns.Pin(netns.Current, path) }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netns.Unpin(path) })
+	fd, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fd.Close()
+	link, err := netlink.LinkByName("world0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetNsFd(link, int(fd.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Do(path, func() error {
+		link, err := netlink.LinkByName("world0")
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr("192.0.2.1/24")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(pods), Gw: net.IPv4(192, 0, 2, 2)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

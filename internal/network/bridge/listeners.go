@@ -1,0 +1,113 @@
+package bridge
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+	"carob/internal/network"
+)
+
+// checkListeners refuses a host port on which a process of the host listens: its
+// packets would go to the pod from now on, those of the API server as well.
+func checkListeners(ctx context.Context, pod network.Pod) error {
+	for _, p := range pod.Ports {
+		if p.HostPort == 0 {
+			continue
+		}
+		taken, err := listeners(protocols[strings.ToLower(p.Protocol)], p.HostPort)
+		if err != nil {
+			// A kernel without inet_diag; carob's own ports are kept by the rules.
+			klog.FromContext(ctx).V(2).Info("Can't see who listens on a host port", "port", p.HostPort, "err", err)
+			continue
+		}
+		for _, at := range taken {
+			if !meets(at, p.HostIP) {
+				continue
+			}
+			hint := ""
+			if at.IsLoopback() && !p.HostIP.IsValid() {
+				hint = "; with hostIP the pod can have it on another address"
+			}
+			return errkind.Errorf(errkind.InUse, "host port %d/%s is taken: a process of the host listens on %s%s",
+				p.HostPort, strings.ToLower(p.Protocol), netip.AddrPortFrom(at, p.HostPort), hint)
+		}
+	}
+	return nil
+}
+
+// meets says whether a listener gets packets that are sent to an address of a host port.
+func meets(listener, hostIP netip.Addr) bool {
+	if !hostIP.IsValid() {
+		return true
+	}
+	if hostIP.IsUnspecified() { // all addresses of its family
+		return listener.Is4() == hostIP.Is4() || listener.IsUnspecified()
+	}
+	return listener == hostIP || listener.IsUnspecified() && (listener.Is4() == hostIP.Is4() || listener.Is6())
+}
+
+const (
+	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY of linux/sock_diag.h
+	tcpListen        = 10 // TCP_LISTEN of net/tcp_states.h
+	udpUnconnected   = 7  // TCP_CLOSE: a UDP socket that takes packets from everybody
+	diagRequestLen   = 56 // struct inet_diag_req_v2 of linux/inet_diag.h
+	diagMessageLen   = 72 // struct inet_diag_msg
+)
+
+// diagRequest is struct inet_diag_req_v2.
+type diagRequest [diagRequestLen]byte
+
+func (d *diagRequest) Len() int          { return len(d) }
+func (d *diagRequest) Serialize() []byte { return d[:] }
+
+// listeners are the addresses on which processes of this network namespace take
+// connections or packets for a port.
+func listeners(proto uint8, port uint16) ([]netip.Addr, error) {
+	state := uint32(1) << tcpListen
+	if proto == unix.IPPROTO_UDP {
+		state = 1 << udpUnconnected
+	}
+	var list []netip.Addr
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		var ask diagRequest
+		ask[0], ask[1] = family, proto
+		binary.NativeEndian.PutUint32(ask[4:], state)
+		binary.BigEndian.PutUint16(ask[8:], port)
+		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+		req.AddData(&ask)
+		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+		if err != nil {
+			return nil, fmt.Errorf("list sockets: %w", err)
+		}
+		for _, s := range sockets {
+			if ip, at := listener(s); ip.IsValid() && at == port {
+				list = append(list, ip)
+			}
+		}
+	}
+	return list, nil
+}
+
+// listener reads the source of struct inet_diag_msg: family, three bytes, port,
+// the other's port, address.
+func listener(msg []byte) (netip.Addr, uint16) {
+	if len(msg) < diagMessageLen {
+		return netip.Addr{}, 0
+	}
+	port := binary.BigEndian.Uint16(msg[4:])
+	switch msg[0] {
+	case unix.AF_INET:
+		return netip.AddrFrom4([4]byte(msg[8:12])), port
+	case unix.AF_INET6:
+		return netip.AddrFrom16([16]byte(msg[8:24])).Unmap(), port
+	}
+	return netip.Addr{}, 0
+}

@@ -1,0 +1,261 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// pin is what one port of the bridge may send: frames of this hardware address to
+// the bridge's own, with these source addresses.
+//
+// A pod with CAP_NET_RAW can write any frame. What is not pinned ends in the chain
+// prerouting of the table of family bridge, before the host looks at it:
+//
+//	chain prerouting   device of another group            → not ours
+//	                   IPv4 and IPv6 to the bridge's hardware address from pinned addresses → accept
+//	                   ARP whose sender is pinned         → accept
+//	                   the rest (other sources, VLAN tags, multicast, router advertisements, BPDUs) → drop
+//	chain forward      from port to port: what br_netfilter redirects (IPv4 and IPv6) → accept, the rest → drop
+//
+// Ports are told by their device group, so that a port without a pod passes nothing.
+// They are not isolated by the bridge's own flag: where br_netfilter is loaded, it
+// turns a host port's packet around inside of the bridge, and the flag would drop it.
+type pin struct {
+	port int // index of the veth on the bridge
+	mac  net.HardwareAddr
+	ips  []netip.Addr
+}
+
+// Frames as they are on the wire.
+const (
+	offsetDestination = 0  // hardware addresses are the first twelve bytes
+	offsetSource      = 6  //
+	offsetType        = 12 // of a tagged frame this is the tag's
+	macLen            = 6
+
+	arpTypes           = 0 // what kind of addresses: six bytes
+	arpOperation       = 6
+	arpSenderHardware  = 8
+	arpSenderAddress   = 14
+	icmp6TargetAddress = 8 // of a neighbour solicitation or advertisement
+
+	icmp6RouterAdvertisement   = 134
+	icmp6NeighborSolicitation  = 135
+	icmp6NeighborAdvertisement = 136
+	icmp6Redirect              = 137
+)
+
+var (
+	arpEthernetIPv4 = []byte{0, 1, 8, 0, 6, 4} // hardware type, protocol type, lengths
+	broadcastMAC    = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+)
+
+// groupOf is the device group of a network's ports. Nobody else numbers groups that high.
+func groupOf(table string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(table))
+	return h.Sum32()&0x3fffffff | 0x40000000
+}
+
+// pinTable is the table of family bridge with its sets.
+type pinTable struct {
+	table  *nftables.Table
+	v4, v6 *nftables.Set
+}
+
+func (r *rules) pinTable() *pinTable {
+	t := &pinTable{table: &nftables.Table{Family: nftables.TableFamilyBridge, Name: r.table}}
+	set := func(name string, addr nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{Table: t.table, Name: name, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeEtherAddr, addr)}
+	}
+	t.v4, t.v6 = set("pins", nftables.TypeIPAddr), set("pins6", nftables.TypeIP6Addr)
+	return t
+}
+
+// installPins adds the whole table to a transaction.
+func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
+	t := r.pinTable()
+	conn.AddTable(t.table)
+	conn.DelTable(t.table)
+	conn.AddTable(t.table)
+	for _, s := range []*nftables.Set{t.v4, t.v6} {
+		if err := conn.AddSet(s, nil); err != nil {
+			return fmt.Errorf("add nftables set %s: %w", s.Name, err)
+		}
+	}
+	chain := func(name string, hook *nftables.ChainHook) *nftables.Chain {
+		// Before everything else of this family, br_netfilter included.
+		prio := nftables.ChainPriority(-350)
+		return conn.AddChain(&nftables.Chain{Table: t.table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &prio})
+	}
+	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
+		conn.AddRule(&nftables.Rule{Table: t.table, Chain: c, Exprs: slices.Concat(parts...)})
+	}
+	accept, drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	notOurs := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(groupOf(r.table))}}
+	frame := func(offset uint32, want []byte) []expr.Any {
+		return equal(expr.PayloadBaseLLHeader, offset, want)
+	}
+	etherType := func(t uint16) []expr.Any { return frame(offsetType, binaryutil.BigEndian.PutUint16(t)) }
+	// pinned looks up port, hardware address and address from registers 8 on.
+	pinned := func(set *nftables.Set, mac, addr *expr.Payload) []expr.Any {
+		mac.DestRegister, mac.Len = 9, macLen
+		addr.DestRegister, addr.Len = 11, 4
+		if set == t.v6 {
+			addr.Len = 16
+		}
+		return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: 8}, mac, addr}, lookup(set, false)...)
+	}
+	source := func() *expr.Payload { return &expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: offsetSource} }
+	network := func(offset uint32) *expr.Payload {
+		return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset}
+	}
+
+	pre := chain("prerouting", nftables.ChainHookPrerouting)
+	toBridge := frame(offsetDestination, r.mac)
+	rule(pre, notOurs, accept)
+	rule(pre, etherType(unix.ETH_P_IP), toBridge, pinned(t.v4, source(), network(12)), accept)
+	for _, to := range [][]byte{r.mac, broadcastMAC} {
+		rule(pre, etherType(unix.ETH_P_ARP), frame(offsetDestination, to), equal(expr.PayloadBaseNetworkHeader, arpTypes, arpEthernetIPv4),
+			[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: arpOperation, Len: 2},
+				&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{0, 1}, ToData: []byte{0, 2}}}, // request, reply
+			pinned(t.v4, source(), network(arpSenderAddress)), pinned(t.v4, network(arpSenderHardware), network(arpSenderAddress)), accept)
+	}
+	// Also behind extension headers.
+	isICMP6 := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}
+	if r.pods6.IsValid() {
+		icmp := func(kind byte) []expr.Any {
+			return slices.Concat(isICMP6, equal(expr.PayloadBaseTransportHeader, 0, []byte{kind}))
+		}
+		ip6 := etherType(unix.ETH_P_IPV6)
+		for _, kind := range []byte{icmp6RouterAdvertisement, icmp6Redirect} {
+			rule(pre, ip6, icmp(kind), drop)
+		}
+		target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: icmp6TargetAddress}
+		rule(pre, ip6, toBridge, icmp(icmp6NeighborAdvertisement), pinned(t.v6, source(), network(8)), pinned(t.v6, source(), target), accept)
+		rule(pre, ip6, icmp(icmp6NeighborAdvertisement), drop)
+		// Who asks where the gateway is does so by multicast.
+		rule(pre, ip6, frame(offsetDestination, []byte{0x33, 0x33, 0xff}), icmp(icmp6NeighborSolicitation), pinned(t.v6, source(), network(8)), accept)
+		rule(pre, ip6, toBridge, pinned(t.v6, source(), network(8)), accept)
+	}
+	rule(pre, drop)
+
+	fwd := chain("forward", nftables.ChainHookForward)
+	rule(fwd, notOurs, accept)
+	rule(fwd, etherType(unix.ETH_P_IP), accept)
+	if r.pods6.IsValid() {
+		rule(fwd, etherType(unix.ETH_P_IPV6), isICMP6, drop)
+		rule(fwd, etherType(unix.ETH_P_IPV6), accept)
+	}
+	rule(fwd, drop)
+	return t.add(conn, pins)
+}
+
+// equal compares bytes of a frame.
+func equal(base expr.PayloadBase, offset uint32, want []byte) []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: base, Offset: offset, Len: uint32(len(want))},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: want}}
+}
+
+func (t *pinTable) set(ip netip.Addr) *nftables.Set {
+	if ip.Is4() {
+		return t.v4
+	}
+	return t.v6
+}
+
+func (p *pin) element(ip netip.Addr) []nftables.SetElement {
+	return []nftables.SetElement{{Key: slices.Concat(binaryutil.NativeEndian.PutUint32(uint32(p.port)), word(p.mac...), ip.AsSlice())}}
+}
+
+func (t *pinTable) add(conn *nftables.Conn, pins []pin) error {
+	for _, p := range pins {
+		for _, ip := range p.ips {
+			if err := conn.SetAddElements(t.set(ip), p.element(ip)); err != nil {
+				return fmt.Errorf("let a pod send from %s: %w", ip, err)
+			}
+		}
+	}
+	return nil
+}
+
+// portSettings are the bridge's for the port of a pod, as one message.
+func portSettings(port int) error {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	msg.Index = int32(port)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+	off, on := []byte{0}, []byte{1}
+	// With br_netfilter a pod that calls its own host port comes back on its port.
+	info.AddRtAttr(nl.IFLA_BRPORT_MODE, on)
+	// Where a pod is the bridge hears from us only, and what it does not know it sends nowhere.
+	info.AddRtAttr(nl.IFLA_BRPORT_LEARNING, off)
+	info.AddRtAttr(nl.IFLA_BRPORT_UNICAST_FLOOD, off)
+	info.AddRtAttr(nl.IFLA_BRPORT_PROXYARP, off)
+	// Frames for the bridge itself (01:80:c2:00:00:0x) go the way of all others, where they
+	// end. Otherwise the host takes them as its own, on the device of the port, whatever is in them.
+	info.AddRtAttr(nl.IFLA_BRPORT_GROUP_FWD_MASK, nl.Uint16Attr(0xfffd)) // pause frames are dropped anyway
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// settlePort does to a port all that makes it one of ours. It may be repeated.
+func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
+	if err := portSettings(port); err != nil {
+		return fmt.Errorf("set up a port of bridge %s: %w", n.cfg.Bridge, err)
+	}
+	// The pod's last namespace may live for some more milliseconds and answer for the
+	// same addresses: the bridge must not be told another port.
+	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP,
+		Flags: unix.NTF_MASTER | sticky, HardwareAddr: mac})
+	if err != nil {
+		return fmt.Errorf("tell the bridge where the pod is: %w", err)
+	}
+	return nil
+}
+
+// knowNeighbours tells the host where the pod's addresses are, so that it asks nobody.
+func (n *Network) knowNeighbours(at *attachment) error {
+	for _, ip := range at.IPs {
+		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: at.mac()})
+		if err != nil {
+			return fmt.Errorf("tell the host where %s is: %w", ip, err)
+		}
+	}
+	return nil
+}
+
+// takeOver brings the ports of pods that a former process attached, maybe one of
+// an older version, to what ours are.
+func (n *Network) takeOver() error {
+	group := int(groupOf(n.cfg.Table))
+	var errs []error
+	for _, at := range n.attached {
+		err := netlink.LinkSetGroup(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: at.Port}}, group)
+		if err == nil {
+			err = errors.Join(n.settlePort(at.Port, at.mac()), n.knowNeighbours(at))
+		}
+		if err != nil && !errors.Is(err, unix.ENODEV) { // somebody deleted the device: the pod has no network
+			errs = append(errs, fmt.Errorf("take over the network of pod %s: %w", at.Pod, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bridgeMAC is the hardware address of the bridge, whoever made it.
+func (n *Network) bridgeMAC() net.HardwareAddr { return n.bridge.Load().mac }
