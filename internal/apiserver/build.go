@@ -197,17 +197,8 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 
 func (s *Server) descriptors() []*resources.Resource {
 	var out []*resources.Resource
-	out = append(out, resources.Core()...)
+	out = append(out, resources.BuiltIn(s.authorizer, resources.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
 	out = append(out, s.allocator.Resource())
-	out = append(out, resources.Workloads()...)
-	out = append(out, resources.Others()...)
-	out = append(out, resources.RBAC()...)
-	out = append(out, resources.Networking()...)
-	out = append(out, resources.Storage()...)
-	out = append(out, resources.Autoscaling()...)
-	out = append(out, resources.Migration()...)
-	out = append(out, resources.Certificates(s.authorizer)...)
-	out = append(out, resources.Dynamic(resources.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
 	out = append(out, s.extensionKinds()...)
 	out = append(out, flow.Resources(func() { s.ext.flow.Deleted() })...)
 	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))

@@ -17,6 +17,21 @@ import (
 // Register adds the defaulting functions of all kinds this package knows to s. The external types are the hub types,
 // so one registration serves every version.
 func Register(s *runtime.Scheme) error {
+	registerCore(s)
+	registerApps(s)
+	registerBatch(s)
+	registerRbac(s)
+	registerDiscovery(s)
+	registerNetworking(s)
+	registerScheduling(s)
+	registerStorage(s)
+	registerAutoscaling(s)
+	registerCertificates(s)
+	registerDevices(s)
+	return nil
+}
+
+func registerCore(s *runtime.Scheme) {
 	add(s, Pod)
 	add(s, func(o *corev1.PodTemplate) { podTemplate(&o.Template) })
 	add(s, replicationController)
@@ -28,28 +43,55 @@ func Register(s *runtime.Scheme) error {
 	add(s, limitRange)
 	add(s, persistentVolume)
 	add(s, persistentVolumeClaim)
+}
 
+func registerApps(s *runtime.Scheme) {
 	add(s, deployment)
 	add(s, replicaSet)
 	add(s, statefulSet)
 	add(s, daemonSet)
+}
+
+func registerBatch(s *runtime.Scheme) {
 	add(s, job)
 	add(s, cronJob)
+}
 
+func registerRbac(s *runtime.Scheme) {
 	add(s, func(o *rbacv1.RoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
 	add(s, func(o *rbacv1.ClusterRoleBinding) { roleRef(&o.RoleRef); subjects(o.Subjects) })
+}
+
+func registerDiscovery(s *runtime.Scheme) {
 	add(s, endpointSlice)
+}
+
+func registerNetworking(s *runtime.Scheme) {
 	add(s, networkPolicy)
 	add(s, ingressClass)
+}
+
+func registerScheduling(s *runtime.Scheme) {
 	add(s, priorityClass)
+}
+
+func registerStorage(s *runtime.Scheme) {
 	add(s, storageClass)
 	add(s, csiDriver)
+}
+
+func registerAutoscaling(s *runtime.Scheme) {
 	add(s, func(o *autoscalingv1.HorizontalPodAutoscaler) { orNew(&o.Spec.MinReplicas, 1) })
 	add(s, horizontalPodAutoscaler)
+}
+
+func registerCertificates(s *runtime.Scheme) {
 	add(s, func(o *certificatesv1.PodCertificateRequest) { orNew(&o.Spec.MaxExpirationSeconds, 24*60*60) })
+}
+
+func registerDevices(s *runtime.Scheme) {
 	add(s, resourceClaim)
 	add(s, func(o *resourcev1.ResourceClaimTemplate) { deviceRequests(o.Spec.Spec.Devices.Requests) })
-	return nil
 }
 
 // add registers fn for *T. A scheme keeps one function per type, keyed by the pointer's type.

@@ -46,10 +46,20 @@ func ageMicro(t, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t))
 }
 
-// Others returns the kinds of coordination, discovery, node, policy and scheduling.
-func Others() []*Resource {
-	return []*Resource{leases(), endpointSlices(), runtimeClasses(), podDisruptionBudgets(), priorityClasses()}
-}
+// Coordination returns the kinds of coordination.k8s.io.
+func Coordination() []*Resource { return []*Resource{leases()} }
+
+// Discovery returns the kinds of discovery.k8s.io.
+func Discovery() []*Resource { return []*Resource{endpointSlices()} }
+
+// Node returns the kinds of node.k8s.io.
+func Node() []*Resource { return []*Resource{runtimeClasses()} }
+
+// Policy returns the kinds of policy.
+func Policy() []*Resource { return []*Resource{podDisruptionBudgets()} }
+
+// Scheduling returns the kinds of scheduling.k8s.io.
+func Scheduling() []*Resource { return []*Resource{priorityClasses()} }
 
 // RBAC returns the kinds of rbac.authorization.k8s.io.
 func RBAC() []*Resource {

@@ -19,13 +19,7 @@ import (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func all() []*Resource {
-	var out []*Resource
-	for _, list := range [][]*Resource{Core(), Workloads(), Others(), RBAC()} {
-		out = append(out, list...)
-	}
-	return out
-}
+func all() []*Resource { return BuiltIn(nil, DeviceChecks{}) }
 
 // Every kind's row has as many cells as the kind has columns, on an empty object
 // too, and each cell has a type that a table can carry.

@@ -30,10 +30,13 @@ var wideTemplateColumns = []table.Column{
 	{Name: "Selector", Wide: true, Description: "The label selector of the pods."},
 }
 
-// Workloads returns the kinds of apps and batch.
-func Workloads() []*Resource {
-	return []*Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions(), jobs(), cronJobs()}
+// Apps returns the kinds of apps.
+func Apps() []*Resource {
+	return []*Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions()}
 }
+
+// Batch returns the kinds of batch.
+func Batch() []*Resource { return []*Resource{jobs(), cronJobs()} }
 
 func columns(own []table.Column, rest ...table.Column) []table.Column {
 	return append(append([]table.Column{table.NameColumn}, own...), rest...)

@@ -43,11 +43,10 @@ func FuzzKinds(f *testing.F) {
 		if p, ok := obj.(*corev1.Pod); ok {
 			_ = validatePod(p)
 		}
-		rules, ok := kinds[id.GroupVersionKind().GroupKind()]
+		r, ok := For(id.GroupVersionKind().GroupKind())
 		if !ok {
 			return
 		}
-		r := rules()
 		if r.Create != nil {
 			_ = r.Create(t.Context(), obj)
 		}

@@ -27,8 +27,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// kinds lists the rules by kind. Nothing writes to it.
-var kinds = map[schema.GroupKind]func() Rules{
+// kinds lists the rules by kind, group by group. Nothing writes to it.
+var kinds = []map[schema.GroupKind]func() Rules{
+	coreRules,
+	appsRules,
+	batchRules,
+	discoveryRules,
+	coordinationRules,
+	policyRules,
+	schedulingRules,
+	nodeRules,
+	networkingRules,
+	storageRules,
+	certificatesRules,
+	autoscalingRules,
+	migrationRules,
+	devicesRules,
+	rbacRules,
+}
+
+var coreRules = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "Namespace"): func() Rules {
 		r := rulesOf(apivalidation.ValidateNamespaceName, namespace, nil)
 		r.StatusUpdate = typedUpdate(namespaceStatusUpdate)
@@ -65,7 +83,9 @@ var kinds = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "ReplicationController"): func() Rules {
 		return warned(withStatus(rulesOf(nil, replicationController, nil), replicationControllerStatusUpdate), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
 	},
+}
 
+var appsRules = map[schema.GroupKind]func() Rules{
 	of(appsv1.GroupName, "Deployment"): func() Rules {
 		return warned(withStatus(rulesOf(nil, deployment, deploymentUpdate), deploymentStatusUpdate), func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template })
 	},
@@ -79,21 +99,40 @@ var kinds = map[schema.GroupKind]func() Rules{
 		return warned(withStatus(rulesOf(nil, daemonSet, daemonSetUpdate), daemonSetStatusUpdate), func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template })
 	},
 	of(appsv1.GroupName, "ControllerRevision"): func() Rules { return rulesOf(nil, controllerRevision, controllerRevisionUpdate) },
+}
+
+var batchRules = map[schema.GroupKind]func() Rules{
 	of(batchv1.GroupName, "Job"): func() Rules {
 		return warned(withStatus(rulesOf(nil, job, jobUpdate), jobStatusUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
 	},
 	of(batchv1.GroupName, "CronJob"): func() Rules {
 		return warned(rulesOf(nil, cronJob, cronJobUpdate), func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
 	},
+}
 
+var discoveryRules = map[schema.GroupKind]func() Rules{
 	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules { return rulesOf(nil, endpointSlice, endpointSliceUpdate) },
-	of(coordinationv1.GroupName, "Lease"):      func() Rules { return rulesOf(nil, lease, leaseUpdate) },
+}
+
+var coordinationRules = map[schema.GroupKind]func() Rules{
+	of(coordinationv1.GroupName, "Lease"): func() Rules { return rulesOf(nil, lease, leaseUpdate) },
+}
+
+var policyRules = map[schema.GroupKind]func() Rules{
 	of(policyv1.GroupName, "PodDisruptionBudget"): func() Rules {
 		return withStatus(rulesOf(noName, disruptionBudget, disruptionBudgetUpdate), disruptionBudgetStatusUpdate)
 	},
-	of(schedulingv1.GroupName, "PriorityClass"): func() Rules { return rulesOf(nil, priorityClass, priorityClassUpdate) },
-	of(nodev1.GroupName, "RuntimeClass"):        func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
+}
 
+var schedulingRules = map[schema.GroupKind]func() Rules{
+	of(schedulingv1.GroupName, "PriorityClass"): func() Rules { return rulesOf(nil, priorityClass, priorityClassUpdate) },
+}
+
+var nodeRules = map[schema.GroupKind]func() Rules{
+	of(nodev1.GroupName, "RuntimeClass"): func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
+}
+
+var networkingRules = map[schema.GroupKind]func() Rules{
 	of(networkingv1.GroupName, "Ingress"): func() Rules {
 		r := rulesOf(nil, ingress, ingressUpdate)
 		r.StatusUpdate, r.Warnings = typedUpdate(ingressStatusUpdate), ingressWarnings
@@ -107,7 +146,9 @@ var kinds = map[schema.GroupKind]func() Rules{
 	},
 	of(networkingv1.GroupName, "ServiceCIDR"): func() Rules { return rulesOf(nil, serviceCIDR, serviceCIDRUpdate) },
 	of(networkingv1.GroupName, "IPAddress"):   func() Rules { return rulesOf(ipAddressName, ipAddress, ipAddressUpdate) },
+}
 
+var storageRules = map[schema.GroupKind]func() Rules{
 	of(storagev1.GroupName, "StorageClass"): func() Rules { return rulesOf(nil, storageClass, storageClassUpdate) },
 	of(storagev1.GroupName, "VolumeAttachment"): func() Rules {
 		r := rulesOf(nil, volumeAttachment, volumeAttachmentUpdate)
@@ -122,7 +163,9 @@ var kinds = map[schema.GroupKind]func() Rules{
 	of(storagev1.GroupName, "CSINode"):               func() Rules { return rulesOf(nil, csiNode, csiNodeUpdate) },
 	of(storagev1.GroupName, "CSIStorageCapacity"):    func() Rules { return rulesOf(nil, csiStorageCapacity, csiStorageCapacityUpdate) },
 	of(storagev1.GroupName, "VolumeAttributesClass"): func() Rules { return rulesOf(nil, volumeAttributesClass, volumeAttributesClassUpdate) },
+}
 
+var certificatesRules = map[schema.GroupKind]func() Rules{
 	of(certificatesv1.GroupName, "CertificateSigningRequest"): func() Rules {
 		r := rulesOf(anyName, signingRequest, signingRequestUpdate(signingObject))
 		r.StatusUpdate, r.Subresource = typedUpdate(signingRequestUpdate(signingStatus)), signingRequestApproval
@@ -134,18 +177,25 @@ var kinds = map[schema.GroupKind]func() Rules{
 		r.StatusUpdate = typedUpdate(podCertificateRequestStatusUpdate)
 		return r
 	},
+}
 
+var autoscalingRules = map[schema.GroupKind]func() Rules{
 	of(autoscalingv2.GroupName, "HorizontalPodAutoscaler"): func() Rules {
 		r := rulesOf(nil, autoscaler, autoscalerUpdate)
 		r.StatusUpdate = typedUpdate(autoscalerStatusUpdate)
 		return r
 	},
+}
+
+var migrationRules = map[schema.GroupKind]func() Rules{
 	of(storagemigrationv1.GroupName, "StorageVersionMigration"): func() Rules {
 		r := rulesOf(nil, migration, migrationUpdate)
 		r.StatusUpdate = typedUpdate(migrationStatusUpdate)
 		return r
 	},
+}
 
+var devicesRules = map[schema.GroupKind]func() Rules{
 	of(resourcev1.GroupName, "DeviceClass"): func() Rules { return rulesOf(nil, deviceClass, deviceClassBeside) },
 	of(resourcev1.GroupName, "DeviceTaintRule"): func() Rules {
 		return withStatus(rulesOf(nil, deviceTaintRule, deviceTaintRuleUpdate), deviceTaintRuleStatusUpdate)
@@ -157,7 +207,9 @@ var kinds = map[schema.GroupKind]func() Rules{
 	},
 	of(resourcev1.GroupName, "ResourceClaimTemplate"): func() Rules { return rulesOf(nil, resourceClaimTemplate, resourceClaimTemplateUpdate) },
 	of(resourcev1.GroupName, "ResourceSlice"):         func() Rules { return rulesOf(nil, resourceSlice, resourceSliceUpdate) },
+}
 
+var rbacRules = map[schema.GroupKind]func() Rules{
 	of(rbacv1.GroupName, "Role"):               func() Rules { return rulesOf(rbacName, namespacedRole, nil) },
 	of(rbacv1.GroupName, "ClusterRole"):        func() Rules { return rulesOf(rbacName, clusterRole, nil) },
 	of(rbacv1.GroupName, "RoleBinding"):        func() Rules { return rulesOf(rbacName, roleBinding, roleBindingUpdate) },

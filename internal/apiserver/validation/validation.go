@@ -34,11 +34,12 @@ type Rules struct {
 // For returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero value, and
 // false.
 func For(gk schema.GroupKind) (Rules, bool) {
-	mk, ok := kinds[gk]
-	if !ok {
-		return Rules{}, false
+	for _, group := range kinds {
+		if rules, ok := group[gk]; ok {
+			return rules(), true
+		}
 	}
-	return mk(), true
+	return Rules{}, false
 }
 
 // typed turns a check of one Go type into a check of any object.
