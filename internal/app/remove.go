@@ -18,6 +18,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/core/resources"
 	"carob/internal/network/bridge"
+	"carob/internal/node/logs"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native"
 )
@@ -60,6 +61,9 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	if in.PodLogDir != filepath.Join(in.DataDir, "log", "pods") {
 		removeEmpty(in.PodLogDir)
 	}
+	links := logs.Links{Dir: in.ContainerLogDir, Logs: in.PodLogDir}
+	links.Sweep()
+	_ = os.Remove(in.ContainerLogDir) // when nobody else uses it
 	errs = append(errs, os.RemoveAll(in.RunDir))
 	return errors.Join(errs...)
 }

@@ -262,7 +262,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	callers.AddCert(c.keys.CA)
 	return node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
-		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, CgroupRoot: c.in.CgroupRoot,
+		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir, CgroupRoot: c.in.CgroupRoot,
 		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
 		Listener: c.agentListener,
 		TLS: &tls.Config{

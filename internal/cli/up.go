@@ -87,6 +87,8 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
 	fl.StringVar(&f.CgroupDriver, "cgroup-driver", "", "who makes the cgroups of pods and containers: cgroupfs (carob itself) or systemd (default cgroupfs)")
 	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, as containerd has it: mirrors, private CAs")
+	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
+		"directory of links to container logs, for collectors (default /var/log/containers, or log/containers in a --data-dir of one's own)")
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "", "directory with manifests of static pods, or one manifest (default: manifests in the data directory)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")

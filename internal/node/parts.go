@@ -54,6 +54,7 @@ type parts struct {
 	volumes  *volume.Manager
 	pulls    *image.Manager
 	rotator  *logs.Rotator
+	links    *logs.Links
 	server   *stream.Server
 	watcher  *observe.Watcher
 	observer *observe.Observer
@@ -122,6 +123,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
 	p.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
+	p.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
 	p.observer = observe.New(observe.Config{
 		Runtime: cfg.Runtime, Image: p.pulls.State,
 		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
@@ -148,7 +150,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	executor := execute.New(execute.Config{
 		Runtime: cfg.Runtime, Images: p.pulls, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
 		Objects: p.refs, Client: core, Classes: p.client.NodeV1().RuntimeClasses(), Node: node, Event: p.events.Pod,
-		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, ContainerLogDir: cfg.ContainerLogDir,
+		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: p.links,
 	})
 	p.statics = static.NewKeeper(static.KeeperConfig{
 		Client: core, Node: func() *corev1.Node { return p.reporter.Node() }, Status: p.status,

@@ -163,6 +163,7 @@ func (p *parts) adopt(ctx context.Context) {
 		pod.Namespace, pod.Name = names[uid].Namespace, names[uid].Name
 		p.pods.Orphan(pod)
 	}
+	p.links.Sweep()
 }
 
 // logNames reads the names of pods off their log directories, NAMESPACE_NAME_UID.

@@ -20,6 +20,7 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/node/execute"
 	"carob/internal/node/image"
+	"carob/internal/node/logs"
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
 	"carob/internal/node/spec"
@@ -106,6 +107,7 @@ func (w *world) start() {
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer, Status: status, Objects: noObjects{},
 		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
+		Links: &logs.Links{},
 	})
 	started := time.Now()
 	manager := pods.New(pods.Config{

@@ -65,6 +65,11 @@ func TestStaticPod(t *testing.T) {
 	contains(t, "its log", c.kubectl(t, "logs", name), "version 1")
 	contains(t, "exec", c.kubectl(t, "exec", name, "--", "echo", "hello"), "hello")
 	id := first.Status.ContainerStatuses[0].ContainerID
+	links := filepath.Join(c.DataDir, "log", "containers")
+	link := filepath.Join(links, name+"_default_c-"+id[strings.LastIndex(id, "/")+1:]+".log")
+	if text, err := os.ReadFile(link); err != nil || !strings.Contains(string(text), "version 1") {
+		t.Errorf("the link of its log: %q, %v", text, err)
+	}
 
 	c.kubectl(t, "delete", "pod", name)
 	again := c.become(t, name, "condition=Ready")
@@ -75,6 +80,10 @@ func TestStaticPod(t *testing.T) {
 	c.kill(t)
 	forgotten := filepath.Join(c.DataDir, "log", "pods", "default_gone_5a1c0000-0000-4000-8000-000000000000")
 	if err := os.MkdirAll(filepath.Join(forgotten, "c"), 0o755); err != nil { // of a pod that went in the moment of the crash
+		t.Fatal(err)
+	}
+	dangling := filepath.Join(links, "gone_default_c-0123.log")
+	if err := os.Symlink(filepath.Join(c.DataDir, "log", "pods", "default_gone_u", "c", "0.log"), dangling); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.up(); err != nil {
@@ -107,6 +116,11 @@ func TestStaticPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.kubectl(t, "wait", "pod/"+name, "--for=delete", "--timeout="+patience.String())
+	for _, path := range []string{link, dangling} {
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("the link %s is left: %v", path, err)
+		}
+	}
 }
 
 // TestStaticPodMakesRoom: a static pod is critical; others end for it (L3.40).

@@ -35,6 +35,7 @@ type Flags struct {
 	CgroupDriver    string   // of the native runtime: "cgroupfs", also when empty, or "systemd"
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
+	ContainerLogDir string   // links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
 	Pressure        Pressure
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
@@ -134,6 +135,16 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	in.PodLogDir = "/var/log/pods"
 	if n != 0 {
 		in.PodLogDir = filepath.Join(dir, "log", "pods")
+	}
+	switch {
+	case in.ContainerLogDir != "":
+		if in.ContainerLogDir, err = filepath.Abs(in.ContainerLogDir); err != nil {
+			return Instance{}, fmt.Errorf("%w --container-log-dir: %w", ErrFlag, err)
+		}
+	case n != 0:
+		in.ContainerLogDir = filepath.Join(dir, "log", "containers")
+	default:
+		in.ContainerLogDir = "/var/log/containers"
 	}
 	if in.LogLevel == "" {
 		in.LogLevel = "warn"

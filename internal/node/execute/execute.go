@@ -80,12 +80,19 @@ type Status interface {
 	Flush(ctx context.Context, uid types.UID) error
 }
 
+// Links are the links to container logs (L3.98).
+type Links interface {
+	Make(pod *corev1.Pod, container, id, log string) error
+	Remove(pod *corev1.Pod, container, id, log string) error
+	Forget(pod *corev1.Pod)
+}
+
 // RuntimeClasses reads the runtime classes of the cluster.
 type RuntimeClasses interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
 }
 
-// Config is what an Executor works with. All fields but ContainerLogDir are required.
+// Config is what an Executor works with. All fields are required.
 type Config struct {
 	Runtime  runtime.Runtime
 	Images   Images
@@ -101,7 +108,7 @@ type Config struct {
 	Event    func(*corev1.Pod, podlife.Event)
 	// Owner marks the sandboxes of this agent.
 	OwnerKey, OwnerValue string
-	ContainerLogDir      string // legacy links to container logs (L3.98); empty: none
+	Links                Links
 }
 
 // Executor implements pods.Executor on a container runtime.
@@ -167,6 +174,7 @@ func (e *Executor) Forget(pod *corev1.Pod) {
 		return
 	}
 	_ = os.RemoveAll(spec.PodLogDir(e.cfg.Node().LogRoot, pod))
+	e.cfg.Links.Forget(pod)
 }
 
 func (e *Executor) prepareVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
@@ -328,7 +336,7 @@ func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podli
 	if _, err := e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID}); err != nil && !gone(err) {
 		return failure("RemoveContainerError", err)
 	}
-	if err := e.unlink(pod, a.Container, a.ContainerID); err != nil {
+	if err := e.cfg.Links.Remove(pod, a.Container, a.ContainerID, log); err != nil {
 		return failure("RemoveContainerError", err)
 	}
 	if a.Logs && log != "" {

@@ -6,9 +6,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A log goes with what rotation moved away from it, and nothing else goes (L3.155, L3.156).
@@ -46,33 +43,5 @@ func TestWholeSeconds(t *testing.T) {
 		if got := wholeSeconds(d); got != want {
 			t.Errorf("%v: %d, want %d", d, got, want)
 		}
-	}
-}
-
-// The legacy link to a log: made once, cut to what a file system takes, removed (L3.98).
-func TestLogLink(t *testing.T) {
-	e := New(Config{ContainerLogDir: t.TempDir()})
-	long := make([]byte, 253)
-	for i := range long {
-		long[i] = 'p'
-	}
-	for _, name := range []string{"web", string(long)} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		for range 2 {
-			if err := e.link(pod, "c", "0123", "/log/0.log"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if to, err := os.Readlink(e.linkPath(pod, "c", "0123")); err != nil || to != "/log/0.log" {
-			t.Errorf("link to %q, %v", to, err)
-		}
-		for range 2 {
-			if err := e.unlink(pod, "c", "0123"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if got := filepath.Base(e.linkPath(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "w"}}, "c", "1")); got != "w_d_c-1.log" {
-		t.Errorf("name %s", got)
 	}
 }

@@ -2,14 +2,13 @@ package execute
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/spec"
@@ -56,8 +55,8 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		f.Created = true
 		return f
 	}
-	if err := e.link(pod, a.Container, created.ContainerId, filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
-		e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedToCreateLogLink", Message: err.Error()})
+	if err := e.cfg.Links.Make(pod, a.Container, created.ContainerId, filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
+		klog.FromContext(ctx).Error(err, "Collectors of logs will not find a container's")
 	}
 	return nil
 }
@@ -99,37 +98,4 @@ func (e *Executor) target(pod *corev1.Pod, name string) string {
 		}
 	}
 	return ""
-}
-
-// maxLinkName is the longest file name of a legacy log link (L3.98).
-const maxLinkName = 255
-
-func (e *Executor) linkPath(pod *corev1.Pod, container, id string) string {
-	const suffix = ".log"
-	name := fmt.Sprintf("%s_%s_%s-%s", pod.Name, pod.Namespace, container, id)
-	if len(name) > maxLinkName-len(suffix) {
-		name = name[:maxLinkName-len(suffix)]
-	}
-	return filepath.Join(e.cfg.ContainerLogDir, name+suffix)
-}
-
-// link makes the legacy link to a container log.
-func (e *Executor) link(pod *corev1.Pod, container, id, log string) error {
-	if e.cfg.ContainerLogDir == "" {
-		return nil
-	}
-	if err := os.Symlink(log, e.linkPath(pod, container, id)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("link the log of container %s: %w", container, err)
-	}
-	return nil
-}
-
-func (e *Executor) unlink(pod *corev1.Pod, container, id string) error {
-	if e.cfg.ContainerLogDir == "" {
-		return nil
-	}
-	if err := os.Remove(e.linkPath(pod, container, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the log link of container %s: %w", container, err)
-	}
-	return nil
 }
