@@ -149,7 +149,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			return podgc.New(c.Kubernetes, nodes, pods)
 		}},
 		{"disruption-controller", func(c Clients) (controller, error) {
-			return disruption.New(c.Kubernetes, m.inventory, budgets, pods)
+			return disruption.New(c.Kubernetes, m.recorder("controllermanager"), m.inventory, budgets, pods)
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

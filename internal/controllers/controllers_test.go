@@ -2,22 +2,28 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
+	"carob/internal/core/disruption"
 )
 
 // world is the manager on a fake API inside a bubble of virtual time.
@@ -350,6 +356,53 @@ func TestGarbageGoes(t *testing.T) {
 			if there != stays {
 				w.Errorf("%s: there %v, want %v", name, there, stays)
 			}
+		}
+	})
+}
+
+// L10.68: what the disruption controller finds out about budgets and their pods is told once.
+func TestBudgetEvents(t *testing.T) {
+	one := intstr.FromInt32(1)
+	budget := func(name, app string) *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Generation: 1, UID: types.UID(name)},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		}
+	}
+	pod := func(name, app string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app}}}
+	}
+	stuck := budget("stuck", "slow")
+	inWorld(t, []runtime.Object{ns("default", false), budget("b", "web"), budget("a", "web"), budget("empty", "none"), pod("web-0", "web"), pod("slow-0", "slow")}, nil, func(w *world) {
+		stuck.Status.DisruptedPods = map[string]metav1.Time{"slow-0": {Time: time.Now()}}
+		if _, err := w.client.PolicyV1().PodDisruptionBudgets("default").Create(w.Context(), stuck, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(disruption.Patience + time.Second)
+		again := pod("web-0", "web")
+		again.Status.Phase = corev1.PodRunning
+		if _, err := w.client.CoreV1().Pods("default").Update(w.Context(), again, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		list, err := w.client.CoreV1().Events("").List(w.Context(), metav1.ListOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		var got []string
+		for _, e := range list.Items {
+			if e.Source.Component == "controllermanager" {
+				got = append(got, fmt.Sprintf("%s %s %s %d: %s", e.InvolvedObject.Name, e.Type, e.Reason, e.Count, e.Message))
+			}
+		}
+		slices.Sort(got)
+		want := []string{
+			"empty Normal NoPods 1: No matching pods found",
+			"slow-0 Warning NotDeleted 1: Pod was expected by PDB default/stuck to be deleted but it wasn't",
+			`web-0 Warning MultiplePodDisruptionBudgets 1: Pod "default"/"web-0" matches multiple PodDisruptionBudgets.  Chose "a" arbitrarily.`,
+		}
+		if !slices.Equal(got, want) {
+			w.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

@@ -102,9 +102,13 @@ func admitFeatures(pod *corev1.Pod) *podlife.Rejection {
 	case err != nil:
 		return &podlife.Rejection{Reason: "PodFeatureUnsupported", Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
 	case len(missing) > 0:
-		return &podlife.Rejection{Reason: "PodFeatureUnsupported", Message: "Pod requires node features that are not available: " + strings.Join(missing, ", ")}
+		return &podlife.Rejection{Reason: "PodFeatureUnsupported", Message: missingFeatures(missing)}
 	}
 	return nil
+}
+
+func missingFeatures(names []string) string {
+	return "Pod requires node features that are not available: " + strings.Join(names, ", ")
 }
 
 func resizing(pod *corev1.Pod) bool {

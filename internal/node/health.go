@@ -76,6 +76,32 @@ func (h *health) problems(ctx context.Context) []string {
 	return why
 }
 
+// stalled is since when pods are not looked after because the runtime does not answer
+// or can't be listed (L8.5, L8.27); zero: they are.
+func (h *health) stalled(started, now time.Time) time.Time {
+	since := time.Time{}
+	for _, last := range []struct {
+		at  time.Time
+		max time.Duration
+	}{{unixNano(h.good.Load()), runtimeDownTime}, {h.watcher.ListedAt(), observe.HealthyFor}} {
+		at := last.at
+		if at.IsZero() {
+			at = started
+		}
+		if end := at.Add(last.max); end.Before(now) && (since.IsZero() || end.Before(since)) {
+			since = end
+		}
+	}
+	return since
+}
+
+func unixNano(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
 // networkProblem is why pods can't be attached (L3.50 step 3); empty when they can.
 func (h *health) networkProblem() string {
 	if p := h.network.Load(); p != nil {

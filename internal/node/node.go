@@ -48,7 +48,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.events.Node("Normal", "Starting", "Starting kubelet.") // L10.70
 
 	g, ctx := errgroup.WithContext(ctx)
 	drive := func(run func(context.Context)) {
@@ -71,6 +70,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	part("static pods", p.manifests)
 	drive(p.statics.Run)
 	drive(p.eviction.Run)
+	drive(p.watchOOM)
 	if p.shutdown != nil {
 		drive(p.shutdown.Run)
 	}

@@ -95,7 +95,12 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	if err := p.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
-	p.events = events.New(core, cfg.Name)
+	p.events = events.New(core, cfg.Name, func() types.UID {
+		if p.reporter == nil {
+			return ""
+		}
+		return p.reporter.UID()
+	})
 	p.status = nodestatus.New(core)
 	p.refs = refs.New(p.client)
 	p.health = &health{runtime: cfg.Runtime, changed: func() { p.pods.NodeChanged() }}
@@ -196,11 +201,12 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	if cfg.Listener != nil {
 		if p.server, err = stream.New(stream.Config{
 			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name, Root: cfg.RootDir,
-			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Logger: klog.FromContext(ctx).WithName("server"),
+			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Checks: p.checks(), Logger: klog.FromContext(ctx).WithName("server"),
 		}); err != nil {
 			return nil, fmt.Errorf("node agent: server: %w", err)
 		}
 	}
+	p.tellStart(machine, facts)
 	return p, nil
 }
 
@@ -289,6 +295,9 @@ func (p *parts) object() *corev1.Node {
 // problems are why the node is not ready.
 func (p *parts) problems(ctx context.Context) []string {
 	why := p.health.problems(ctx)
+	if err := p.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+		why = append(why, fmt.Sprintf("%v: %v", errSyncLoop, err)) // who watches /healthz? The node says it itself
+	}
 	if p.goingDown() {
 		why = append(why, "node is shutting down")
 	}

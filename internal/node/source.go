@@ -62,6 +62,7 @@ func (p *parts) sources(ctx context.Context) {
 				p.statics.SeenMirror(pod)
 				return
 			}
+			p.checkUpdate(pod)
 			p.pods.Update(sourceAPI, pod)
 			p.volumes.Update(pod)
 		},

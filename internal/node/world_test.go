@@ -39,6 +39,7 @@ type world struct {
 	mu      sync.Mutex
 	events  []string
 	entries []journal.Entry
+	held    <-chan struct{} // decisions wait for it; nil: for nothing
 
 	pods *pods.Manager
 	stop func() // ends this agent and waits for it
@@ -167,11 +168,24 @@ func (w *world) checked(step func(podlife.State, podlife.Input) (podlife.State, 
 				w.t.Errorf("Step got outcome %s of %v with a picture of %v", d.Key, d.At, in.Observed.Taken)
 			}
 		}
+		w.mu.Lock()
+		held := w.held
+		w.mu.Unlock()
+		if held != nil {
+			<-held
+		}
 		if in.Now.Before(in.Observed.Taken) {
 			w.t.Errorf("Step at %v got a picture of %v", in.Now, in.Observed.Taken)
 		}
 		return step(s, in)
 	}
+}
+
+// hold has all decisions wait until release is closed.
+func (w *world) hold(release <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = release
 }
 
 func (w *world) sawEvent(part string) bool {

@@ -53,6 +53,7 @@ type Scheduler struct {
 	cluster  *placement.Cluster
 	queue    *queue
 	bound    map[types.UID]string                   // pods that have a node by the API's word
+	skipped  map[types.UID]bool                     // deleted before they had a node; told
 	assumed  map[types.UID]*item                    // decided, binding not yet seen
 	nodes    map[string]*corev1.Node                // newest version of each
 	spaces   map[string]*corev1.Namespace           // likewise
@@ -89,6 +90,7 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 		queue:    newQueue(),
 		bound:    map[types.UID]string{},
 		assumed:  map[types.UID]*item{},
+		skipped:  map[types.UID]bool{},
 		nodes:    map[string]*corev1.Node{},
 		spaces:   map[string]*corev1.Namespace{},
 		unsynced: watches,

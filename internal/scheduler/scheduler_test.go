@@ -448,3 +448,32 @@ func TestTriedAgainAfterFiveMinutes(t *testing.T) { // L2.3
 		}
 	})
 }
+
+// L2.6: a pod that is deleted before it has a node, and stays for its finalizers, is
+// told once that nobody places it any more; one with gates was nobody's to place.
+func TestDeletedBeforePlaced(t *testing.T) {
+	waits, blocked := pod("waits", "8"), pod("gated", "1")
+	blocked.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
+	for _, p := range []*corev1.Pod{waits, blocked} {
+		p.Finalizers, p.DeletionTimestamp = []string{"example.com/keep"}, &metav1.Time{Time: time.Unix(1, 0)}
+	}
+	inWorld(t, []runtime.Object{node("n1", "2"), waits, blocked}, func(w *world) {
+		again := w.pod("waits")
+		again.Labels = map[string]string{"changed": "again"}
+		w.update(again)
+		e := w.events("FailedScheduling")
+		if len(e) != 1 || e[0].Type != "Warning" || e[0].Action != "Scheduling" || e[0].Note != "skip schedule deleting pod: default/waits" || e[0].Series != nil {
+			w.Errorf("events %+v", e)
+		}
+	})
+	// One that was refused before, and is deleted then: the same event once more.
+	refused := pod("refused", "8")
+	inWorld(t, []runtime.Object{node("n1", "2"), refused}, func(w *world) {
+		deleted := w.pod("refused")
+		deleted.DeletionTimestamp = waits.DeletionTimestamp
+		w.update(deleted)
+		if e := w.events("FailedScheduling"); len(e) != 1 || e[0].Series == nil || e[0].Series.Count != 2 {
+			w.Errorf("events %+v", e)
+		}
+	})
+}

@@ -114,7 +114,14 @@ func (s *Scheduler) podSeen(pod *corev1.Pod) {
 		s.stir(boundChange(before, p))
 	case s.assumed[uid] != nil:
 		// Its binding is on the way; a deletion ends in podGone.
-	case pod.DeletionTimestamp != nil || pod.Spec.SchedulerName != Name && pod.Spec.SchedulerName != "":
+	case pod.Spec.SchedulerName != Name && pod.Spec.SchedulerName != "":
+		s.queue.Remove(uid)
+		s.cluster.Denominate(uid)
+	case pod.DeletionTimestamp != nil: // and finalizers keep it
+		if !s.skipped[uid] && len(pod.Spec.SchedulingGates) == 0 {
+			s.skipped[uid] = true
+			s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
+		}
 		s.queue.Remove(uid)
 		s.cluster.Denominate(uid)
 	default:
@@ -132,6 +139,7 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.cluster.Denominate(pod.UID)
 	delete(s.assumed, pod.UID)
 	delete(s.bound, pod.UID)
+	delete(s.skipped, pod.UID)
 	if s.cluster.RemovePod(pod.UID) {
 		s.stir(podLeft)
 	}
@@ -193,6 +201,9 @@ func (s *Scheduler) allPods(list []*corev1.Pod) {
 		lost(uid)
 	}
 	for uid := range s.queue.items {
+		lost(uid)
+	}
+	for uid := range s.skipped {
 		lost(uid)
 	}
 	s.firstList(s.listed.pods)

@@ -6,6 +6,8 @@ package disruption
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
@@ -34,13 +37,17 @@ const kindsAfter = 5 * time.Second
 type Controller struct {
 	*loop.Loop
 	client        kubernetes.Interface
+	events        record.EventRecorder
 	inventory     *inventory.Inventory
 	budgets, pods cache.Indexer
+
+	mu     sync.Mutex
+	chosen map[types.UID]string // budget named in the event about a pod that has several
 }
 
 // New returns a controller; both watches are indexed by namespace.
-func New(client kubernetes.Interface, inv *inventory.Inventory, budgets, pods cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, inventory: inv, budgets: budgets.GetIndexer(), pods: pods.GetIndexer()}
+func New(client kubernetes.Interface, events record.EventRecorder, inv *inventory.Inventory, budgets, pods cache.SharedIndexInformer) (*Controller, error) {
+	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.GetIndexer(), pods: pods.GetIndexer(), chosen: map[types.UID]string{}}
 	c.Loop = loop.New("disruption", 4, c.reconcile)
 	if err := loop.OnChange(budgets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("disruption: watch budgets: %w", err)
@@ -53,12 +60,56 @@ func New(client kubernetes.Interface, inv *inventory.Inventory, budgets, pods ca
 
 func (c *Controller) podChanged(o metav1.Object) {
 	budgets, _ := c.budgets.ByIndex(cache.NamespaceIndex, o.GetNamespace())
+	var names []string
 	for _, obj := range budgets {
 		if b, ok := obj.(*policyv1.PodDisruptionBudget); ok {
 			if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && s.Matches(labels.Set(o.GetLabels())) {
 				c.Add(b.Namespace + "/" + b.Name)
+				names = append(names, b.Name)
 			}
 		}
+	}
+	if pod, ok := o.(*corev1.Pod); ok {
+		c.tellSeveral(pod, names)
+	}
+}
+
+// tellSeveral records that a pod has more than one budget, for then it can't be
+// evicted (L10.68): once, until that changes.
+func (c *Controller) tellSeveral(pod *corev1.Pod, budgets []string) {
+	chosen := ""
+	if _, there, _ := c.pods.Get(pod); there && len(budgets) > 1 {
+		chosen = slices.Min(budgets)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case chosen == "":
+		delete(c.chosen, pod.UID)
+	case c.chosen[pod.UID] != chosen:
+		c.chosen[pod.UID] = chosen
+		c.events.Eventf(pod, corev1.EventTypeWarning, "MultiplePodDisruptionBudgets",
+			"Pod %q/%q matches multiple PodDisruptionBudgets.  Chose %q arbitrarily.", pod.Namespace, pod.Name, chosen)
+	}
+}
+
+// tell records what was found about a budget whose new status is stored (L10.68).
+func (c *Controller) tell(in disruption.Input, problem error) {
+	if len(in.Pods) == 0 {
+		c.events.Event(in.Budget, corev1.EventTypeNormal, "NoPods", "No matching pods found")
+	}
+	if problem != nil {
+		c.events.Eventf(in.Budget, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", problem)
+		return
+	}
+	if disruption.NeedsScale(in.Budget) && slices.ContainsFunc(in.Pods, func(p *corev1.Pod) bool { return metav1.GetControllerOf(p) == nil }) {
+		c.events.Eventf(in.Budget, corev1.EventTypeWarning, "UnmanagedPods",
+			"Pods selected by this PodDisruptionBudget (selector: %v) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, "+
+				"which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
+			in.Budget.Spec.Selector)
+	}
+	for _, p := range disruption.Overdue(in) {
+		c.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", in.Budget.Namespace, in.Budget.Name)
 	}
 }
 
@@ -70,7 +121,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	changed := b.DeepCopy()
 	in := disruption.Input{Now: time.Now(), Budget: b, Pods: c.selected(b)}
-	again, err := time.Duration(0), error(nil)
+	again, err, problem := time.Duration(0), error(nil), error(nil)
 	if disruption.NeedsScale(b) {
 		select {
 		case <-c.inventory.Synced():
@@ -82,7 +133,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err == nil {
 		changed.Status, again, err = disruption.Decide(in)
 	}
-	if err != nil {
+	if problem = err; err != nil {
 		// Nobody can say what is allowed: nothing is.
 		changed.Status.ObservedGeneration, changed.Status.DisruptionsAllowed = b.Generation, 0
 		meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
@@ -95,6 +146,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return again, nil
 	}
 	_, err = c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	if err == nil {
+		c.tell(in, problem)
+	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return again, nil // a newer version is on its way to us
 	}

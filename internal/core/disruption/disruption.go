@@ -92,6 +92,19 @@ func stillDisrupted(in Input) (map[string]metav1.Time, time.Duration) {
 	return out, again
 }
 
+// Overdue are the pods whose eviction was allowed so long ago that they should be gone
+// (L10.68): they count as there again.
+func Overdue(in Input) []*corev1.Pod {
+	var list []*corev1.Pod
+	for _, p := range in.Pods {
+		at, evicted := in.Budget.Status.DisruptedPods[p.Name]
+		if evicted && p.DeletionTimestamp == nil && !at.Add(Patience).After(in.Now) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 func ready(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {

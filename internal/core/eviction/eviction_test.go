@@ -345,3 +345,20 @@ func TestShutdownGroups(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// L7.133: the event's text, with sizes as people read them.
+func TestStillFull(t *testing.T) {
+	for size, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 10 << 20: "10.0 MiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB", 5 << 50: "5120.0 TiB"} {
+		if got := binarySize(size); got != want {
+			t.Errorf("%d: %s, want %s", size, got, want)
+		}
+	}
+	want := "Insufficient free disk space on the node's image filesystem (93% of 10.0 GiB used). Failed to free sufficient space by deleting unused images (freed 7 bytes). " +
+		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+	if got := StillFull(Observation{Available: 752 << 20, Capacity: 10 << 30}, 7); got != want {
+		t.Error(got)
+	}
+	if got := StillFull(Observation{}, 0); !strings.Contains(got, "(100% of 0 B used)") {
+		t.Error(got)
+	}
+}

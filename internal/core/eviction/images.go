@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -33,6 +34,30 @@ func ImageNeed(p ImagePolicy, available, capacity int64) int64 {
 		return 0
 	}
 	return capacity*int64(100-p.Low)/100 - available
+}
+
+// StillFull is what to say when the removal of all unused images freed too little of a
+// disk that was as full as that before.
+func StillFull(disk Observation, freed int64) string {
+	used := int64(100)
+	if disk.Capacity > 0 {
+		used -= disk.Available * 100 / disk.Capacity
+	}
+	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
+		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
+		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", used, binarySize(disk.Capacity), freed)
+}
+
+// binarySize is a number of bytes in the largest unit that leaves one before the point.
+func binarySize(bytes int64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	size, unit := float64(bytes)/(1<<10), 0
+	for size >= 1<<10 && unit < 3 {
+		size, unit = size/(1<<10), unit+1
+	}
+	return fmt.Sprintf("%.1f %ciB", size, "KMGT"[unit])
 }
 
 // UnusedImages are those that may go, the one to go first at the front: least

@@ -93,6 +93,22 @@ func (m *Manager) Init() error {
 	return nil
 }
 
+// Enforce gives all pods together the cpu weight and the memory of the machine: with
+// the kernel's default weight they would get as much as one process beside them.
+func (m *Manager) Enforce(capacity corev1.ResourceList) error {
+	group := resources.QoSCgroup(corev1.PodQOSGuaranteed)
+	cm, err := m.group(group, nil)
+	if err != nil {
+		return err
+	}
+	r := &cgroups.Resources{SkipDevices: true, Memory: capacity.Memory().Value()}
+	m.cpu(r, resources.CPUShares(capacity.Cpu().MilliValue()))
+	if err := cm.Set(r); err != nil {
+		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group), err) //nolint:staticcheck // upstream's words, shown in an event
+	}
+	return nil
+}
+
 // Parent is the cgroup of the pod as CRI wants it named.
 func (m *Manager) Parent(pod *corev1.Pod) string {
 	return m.name(resources.PodCgroupPath(resources.QoS(pod), pod.UID))

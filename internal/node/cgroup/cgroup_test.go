@@ -113,6 +113,18 @@ func TestPodGroup(t *testing.T) {
 		t.Errorf("cpu shares of the burstable class %s, want %s", got, shares) // L3.117h
 	}
 
+	// All pods together have what the machine has (L10.77).
+	if err := m.Enforce(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("1Ti")}); err != nil {
+		t.Fatal(err)
+	}
+	all := func(controller string) string { return filepath.Dir(filepath.Dir(dir(controller))) }
+	if got, want := read(all("cpu"), "cpu.shares", "cpu.weight"), map[bool]string{false: "3072", true: fmt.Sprint(resources.CPUWeight(3072))}[m.V2()]; got != want {
+		t.Errorf("cpu shares of all pods %s, want %s", got, want)
+	}
+	if got := read(all("memory"), "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(1<<40) {
+		t.Errorf("memory of all pods %s", got)
+	}
+
 	sleep := exec.Command("sleep", "600")
 	if err := sleep.Start(); err != nil {
 		t.Fatal(err)

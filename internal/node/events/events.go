@@ -33,6 +33,7 @@ const (
 type Recorder struct {
 	client     corev1client.EventsGetter
 	node       string
+	nodeUID    func() types.UID
 	correlator *record.EventCorrelator
 
 	mu    sync.Mutex
@@ -42,10 +43,11 @@ type Recorder struct {
 	wake  chan struct{} // capacity 1
 }
 
-// New returns a Recorder for the node of that name; it writes from Run on.
-func New(client corev1client.EventsGetter, node string) *Recorder {
+// New returns a Recorder for the node of that name; it writes from Run on. uid is
+// the node's UID as far as it is known, else empty.
+func New(client corev1client.EventsGetter, node string, uid func() types.UID) *Recorder {
 	return &Recorder{
-		client: client, node: node, wake: make(chan struct{}, 1),
+		client: client, node: node, nodeUID: uid, wake: make(chan struct{}, 1),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}), // L10.1
 	}
 }
@@ -61,9 +63,14 @@ func (r *Recorder) PodWith(pod *corev1.Pod, e podlife.Event, annotations map[str
 	}, pod.Namespace, annotations, e)
 }
 
-// Node records an event about the node itself.
+// Node records an event about the node itself. Before its UID is known its name
+// stands for it (L10.2); kubectl looks for both.
 func (r *Recorder) Node(eventType, reason, message string) {
-	r.add(corev1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}, metav1.NamespaceDefault, nil,
+	uid := r.nodeUID()
+	if uid == "" {
+		uid = types.UID(r.node)
+	}
+	r.add(corev1.ObjectReference{Kind: "Node", Name: r.node, UID: uid}, metav1.NamespaceDefault, nil,
 		podlife.Event{Type: eventType, Reason: reason, Message: message})
 }
 

@@ -12,15 +12,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"carob/internal/core/podlife"
 )
 
+// nodeUID is the UID of the node as far as the recorder knows.
+var nodeUID types.UID
+
 func start(t *testing.T) (*fake.Clientset, *Recorder) {
 	client := fake.NewClientset()
-	r := New(client.CoreV1(), "n1")
+	r := New(client.CoreV1(), "n1", func() types.UID { return nodeUID })
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { r.Run(ctx) })
@@ -55,9 +59,12 @@ func TestEvent(t *testing.T) {
 		client, r := start(t)
 		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Started", Message: "Container started", FieldPath: "spec.containers{c}"})
 		r.Node("Normal", "Starting", "Starting kubelet.")
+		nodeUID = "0815"
+		defer func() { nodeUID = "" }()
+		r.Node("Normal", "NodeReady", "Node n1 status is now: NodeReady")
 		synctest.Wait()
 		events := list(t, client)
-		if len(events) != 2 {
+		if len(events) != 3 {
 			t.Fatalf("%d events", len(events))
 		}
 		for _, e := range events {
@@ -68,7 +75,7 @@ func TestEvent(t *testing.T) {
 					t.Errorf("%+v", e)
 				}
 			case "Node":
-				if e.Namespace != "default" || e.InvolvedObject.UID != "n1" {
+				if want := map[string]types.UID{"Starting": "n1", "NodeReady": "0815"}[e.Reason]; e.Namespace != "default" || e.InvolvedObject.UID != want {
 					t.Errorf("%+v", e)
 				}
 			}

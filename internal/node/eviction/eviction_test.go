@@ -31,7 +31,8 @@ type world struct {
 
 	mu      sync.Mutex
 	memory  int64 // MiB left of 1000
-	disk    int64 // percent left
+	disk    int64 // left of size
+	size    int64
 	pods    map[types.UID]*pods.View
 	memOf   map[types.UID]int64
 	ends    time.Duration // what the end of a pod takes
@@ -160,7 +161,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		root: t.TempDir(), memory: 500, disk: disk, pods: map[types.UID]*pods.View{}, memOf: map[types.UID]int64{}, ends: time.Second,
+		root: t.TempDir(), memory: 500, disk: disk, size: 100, pods: map[types.UID]*pods.View{}, memOf: map[types.UID]int64{}, ends: time.Second,
 		asked: map[string]int{}, changed: make(chan struct{}),
 	}
 	w.Manager = New(Config{
@@ -179,7 +180,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 			defer w.mu.Unlock()
 			return []eviction.Observation{
 				{Signal: eviction.MemoryAvailable, Available: w.memory << 20, Capacity: 1000 << 20},
-				{Signal: eviction.ImageFsAvailable, Available: w.disk, Capacity: 100},
+				{Signal: eviction.ImageFsAvailable, Available: w.disk, Capacity: w.size},
 			}, nil
 		},
 	})
@@ -288,8 +289,9 @@ func TestImagesGoFirst(t *testing.T) {
 		w.images = append(w.images, &cri.Image{Id: "new", Size: 20})
 		w.mu.Unlock()
 		w.look(t, "DiskPressure",
-			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem. Failed to free sufficient space by deleting unused images "+
-				"(freed 0 of 6 bytes). Consider resizing the disk or deleting unused files.", // too new for that …
+			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (86% of 100 B used). "+
+				"Failed to free sufficient space by deleting unused images (freed 0 bytes). "+
+				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", // too new for that …
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
 			"remove image new", "reclaim") // … but not for this
 		if !w.DiskShort() {
@@ -308,6 +310,35 @@ func TestImagesGoFirst(t *testing.T) {
 		message := "The node was low on resource: ephemeral-storage. Threshold quantity: 15, available: 5. " +
 			"Container c was using 1k, request is 0, has larger consumption of ephemeral-storage. "
 		w.look(t, "DiskPressure", "stop p Evicted grace 1s TerminationByKubelet", "event p Warning Evicted: "+message+"[ephemeral-storage]")
+	})
+}
+
+// L10.75: what goes wrong with images is told: a file system without a size, and from
+// the second time in a row on that the collection fails; a disk that stays full at the
+// pace of the collection.
+func TestImagesThatCannotGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 10, eviction.Settings{Hard: map[string]string{}})
+		const full = "Insufficient free disk space on the node's image filesystem (90% of 100 B used). " +
+			"Failed to free sufficient space by deleting unused images (freed 0 bytes). " +
+			"Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+		w.look(t, "", "node Warning FreeDiskSpaceFailed: "+full)
+		for range 29 {
+			time.Sleep(10 * time.Second)
+			w.look(t, "")
+		}
+		time.Sleep(10 * time.Second)
+		w.look(t, "", "node Warning FreeDiskSpaceFailed: "+full, "node Warning ImageGCFailed: "+full)
+		w.mu.Lock()
+		w.disk, w.size = 90, 100
+		w.mu.Unlock()
+		time.Sleep(imagePeriod)
+		w.look(t, "")
+		w.mu.Lock()
+		w.disk, w.size = 0, 0
+		w.mu.Unlock()
+		time.Sleep(imagePeriod)
+		w.look(t, "", "node Warning InvalidDiskCapacity: invalid capacity 0 on image filesystem")
 	})
 }
 

@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -19,33 +20,41 @@ import (
 // imageMemory is when images were found and used.
 type imageMemory struct {
 	known map[string]eviction.Image // by id
-	told  bool                      // that too little could be freed
+	told  time.Time                 // when too little could be freed
 	fails int                       // in a row
 }
 
-// collectImages takes note of images and removes unused ones until need is met (L7.133).
-func (m *Manager) collectImages(ctx context.Context, need int64) {
+// collectImages takes note of images and removes unused ones until the disk that
+// they lie on has room enough; nil: it is not known (L7.133). A disk that can't be freed
+// is told at once and then at the pace of upstream's collection.
+func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation) {
+	need := int64(0)
+	if disk != nil {
+		need = eviction.ImageNeed(m.cfg.Images, disk.Available, disk.Capacity)
+	}
 	all, err := m.detectImages(ctx)
-	if err != nil {
-		if m.images.fails++; m.images.fails > 1 {
-			m.cfg.NodeEvent(corev1.EventTypeWarning, "ImageGCFailed", err.Error())
+	switch {
+	case err != nil:
+	case disk != nil && disk.Capacity <= 0:
+		err = errors.New("invalid capacity 0 on image filesystem")
+		m.cfg.NodeEvent(corev1.EventTypeWarning, "InvalidDiskCapacity", err.Error())
+	case need > 0:
+		freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need)
+		if freed >= need || !m.images.told.IsZero() && time.Since(m.images.told) < imagePeriod {
+			return
 		}
-		klog.FromContext(ctx).Error(err, "Looking for unused images failed")
+		m.images.told = time.Now()
+		err = errors.New(eviction.StillFull(*disk, freed))
+		m.cfg.NodeEvent(corev1.EventTypeWarning, "FreeDiskSpaceFailed", err.Error())
+	}
+	if err == nil {
+		m.images.fails, m.images.told = 0, time.Time{}
 		return
 	}
-	m.images.fails = 0
-	if need <= 0 {
-		m.images.told = false
-		return
+	if m.images.fails++; m.images.fails > 1 { // the first one may pass
+		m.cfg.NodeEvent(corev1.EventTypeWarning, "ImageGCFailed", err.Error())
 	}
-	freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need)
-	if freed >= need || m.images.told {
-		return
-	}
-	m.images.told = true
-	m.cfg.NodeEvent(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf(
-		"Insufficient free disk space on the node's image filesystem. Failed to free sufficient space by deleting unused images (freed %d of %d bytes). "+
-			"Consider resizing the disk or deleting unused files.", freed, need))
+	klog.FromContext(ctx).Error(err, "Removing unused images failed")
 }
 
 // removeUnused removes all images that nobody uses: the disk is short.

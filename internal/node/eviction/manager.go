@@ -134,12 +134,20 @@ func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	return v.Pressures
 }
 
+// imageDisk is the disk that images lie on as it was last seen; nil: it was not.
+func (m *Manager) imageDisk() *eviction.Observation {
+	for i := range m.last {
+		if m.last[i].Signal == eviction.ImageFsAvailable {
+			return &m.last[i]
+		}
+	}
+	return nil
+}
+
 // imageNeed is how many bytes of images have to go.
 func (m *Manager) imageNeed() int64 {
-	for _, o := range m.last {
-		if o.Signal == eviction.ImageFsAvailable {
-			return eviction.ImageNeed(m.cfg.Images, o.Available, o.Capacity)
-		}
+	if o := m.imageDisk(); o != nil {
+		return eviction.ImageNeed(m.cfg.Images, o.Available, o.Capacity)
 	}
 	return 0
 }
@@ -177,11 +185,11 @@ func (m *Manager) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	m.mu.Lock()
-	need, images, due, all, split := m.imageNeed(), m.imagesOn, m.due, m.last, m.split
+	disk, images, due, all, split := m.imageDisk(), m.imagesOn, m.due, m.last, m.split
 	m.imagesOn = false
 	m.mu.Unlock()
 	if images {
-		m.collectImages(ctx, need)
+		m.collectImages(ctx, disk)
 	}
 	if m.evictOverLimit(ctx) || len(due) == 0 {
 		return

@@ -32,11 +32,32 @@ func declaredFeatures() []string {
 // MissingFeatures are the features that a pod needs of its node and this agent does
 // not have, sorted (L3.34).
 func MissingFeatures(pod *corev1.Pod) ([]string, error) {
-	f := features.DefaultFramework
-	needs, err := f.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, kubernetesVersion)
-	if err != nil || needs.IsEmpty() {
+	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, kubernetesVersion)
+	if err != nil {
 		return nil, err
 	}
+	return unsatisfied(needs)
+}
+
+// MissingForUpdate are the features that the change of a pod needs of its node and
+// this agent does not have, sorted (L10.16).
+func MissingForUpdate(old, pod *corev1.Pod) ([]string, error) {
+	if len(old.Spec.InitContainers) != len(pod.Spec.InitContainers) {
+		return nil, nil // can't be; the framework goes by their places
+	}
+	needs, err := features.DefaultFramework.InferForPodUpdate(&features.PodInfo{Spec: &old.Spec, Status: &old.Status},
+		&features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, kubernetesVersion)
+	if err != nil {
+		return nil, err
+	}
+	return unsatisfied(needs)
+}
+
+func unsatisfied(needs features.FeatureSet) ([]string, error) {
+	if needs.IsEmpty() {
+		return nil, nil
+	}
+	f := features.DefaultFramework
 	match, err := f.MatchNodeFeatureSet(needs, f.TryMap(declaredFeatures()))
 	if err != nil {
 		return nil, err

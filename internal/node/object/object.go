@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -69,6 +70,7 @@ type Reporter struct {
 	stored, ready         chan struct{}
 	storedOnce, readyOnce sync.Once
 
+	cordoned       atomic.Bool // as last told
 	untaintRefused bool
 	lease          *coordinationv1.Lease // as stored; nil: unknown
 	reported       time.Time             // last status written
@@ -96,7 +98,18 @@ func (r *Reporter) Draft() *corev1.Node {
 }
 
 // Seen brings a newer version of the object, from a watch.
-func (r *Reporter) Seen(node *corev1.Node) { r.node.Store(node) }
+func (r *Reporter) Seen(node *corev1.Node) {
+	r.node.Store(node)
+	r.tellCordoned(node)
+}
+
+// UID is the UID of the object; empty before it is registered.
+func (r *Reporter) UID() types.UID {
+	if n := r.node.Load(); n != nil {
+		return n.UID
+	}
+	return ""
+}
 
 // Poke has the status looked at again now.
 func (r *Reporter) Poke() {
@@ -219,6 +232,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	if wanted.Spec.PodCIDR == "" && r.cfg.PodCIDR != "" {
 		wanted.Spec.PodCIDR, wanted.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
 	}
+	r.tellCordoned(stored)
 	if !equality.Semantic.DeepEqual(stored, wanted) {
 		if stored, err = nodes.Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
 			return nil, fmt.Errorf("update the labels of node %s: %w", r.cfg.Name, err)
@@ -321,6 +335,22 @@ func setCondition(node *corev1.Node, c corev1.NodeCondition, now time.Time) {
 	*old = c
 }
 
+// tellCordoned records that the node takes pods again, or no more (L10.71).
+func (r *Reporter) tellCordoned(node *corev1.Node) {
+	if r.cordoned.Swap(node.Spec.Unschedulable) == node.Spec.Unschedulable {
+		return
+	}
+	reason := "NodeSchedulable"
+	if node.Spec.Unschedulable {
+		reason = "NodeNotSchedulable"
+	}
+	r.tellStatus(reason)
+}
+
+func (r *Reporter) tellStatus(reason string) {
+	r.cfg.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", r.cfg.Name, reason))
+}
+
 // tell records events for conditions that changed (L10.71).
 func (r *Reporter) tell(old, stored *corev1.Node) {
 	names := map[corev1.NodeConditionType]map[corev1.ConditionStatus]string{
@@ -335,7 +365,7 @@ func (r *Reporter) tell(old, stored *corev1.Node) {
 		if was := condition(old, c.Type); reason == "" || (was != nil && was.Status == c.Status) {
 			continue
 		}
-		r.cfg.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", r.cfg.Name, reason))
+		r.tellStatus(reason)
 	}
 }
 

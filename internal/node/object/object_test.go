@@ -271,3 +271,30 @@ func TestMachine(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// L10.71: a node that takes no more pods says so, once, and when it takes them again;
+// also one that is found so at the start.
+func TestCordon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+		seen := func(unschedulable bool) {
+			n := f.node(t)
+			n.Spec.Unschedulable = unschedulable
+			f.r.Seen(n)
+		}
+		seen(true)
+		seen(false)
+		seen(false)
+		seen(true)
+		var got []string
+		for _, e := range f.events {
+			if strings.Contains(e, "Schedulable") {
+				got = append(got, e)
+			}
+		}
+		not, is := "NodeNotSchedulable: Node n1 status is now: NodeNotSchedulable", "NodeSchedulable: Node n1 status is now: NodeSchedulable"
+		if !slices.Equal(got, []string{not, is, not}) {
+			t.Errorf("events %q", got)
+		}
+	})
+}

@@ -168,6 +168,14 @@ func (w *Watcher) Listed(ctx context.Context) map[types.UID]bool {
 	return here
 }
 
+// ListedAt is when the last list worked; zero: never.
+func (w *Watcher) ListedAt() time.Time {
+	if at := w.listed.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
 // Err says why the runtime can't be watched (L8.5); nil when it can.
 func (w *Watcher) Err(now time.Time) error {
 	last := w.listed.Load()

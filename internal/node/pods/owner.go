@@ -57,6 +57,9 @@ type mailbox struct {
 	mu   sync.Mutex
 	wake chan struct{} // capacity 1: the box holds something
 
+	waits time.Time // since when something is in the box; zero: nothing is
+	works time.Time // since when the owner is at what it took out; zero: it sleeps
+
 	pod    *corev1.Pod
 	gone   bool
 	stop   *podlife.Stop
@@ -88,6 +91,9 @@ func newOwner(cfg *Config, hub hub, pod *corev1.Pod, gone bool, rejected *podlif
 func (o *owner) post(change func(*mailbox)) {
 	o.box.mu.Lock()
 	change(&o.box)
+	if o.box.waits.IsZero() {
+		o.box.waits = time.Now()
+	}
 	o.box.mu.Unlock()
 	select {
 	case o.box.wake <- struct{}{}:
@@ -100,6 +106,7 @@ func (o *owner) collect() {
 	b := &o.box
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.waits, b.works = time.Time{}, time.Now()
 	o.pod, o.gone = b.pod, b.gone
 	if b.stop != nil {
 		o.stop, b.stop = b.stop, nil
@@ -137,6 +144,7 @@ func (o *owner) run(ctx context.Context) bool {
 		} else {
 			schedule(timer, o.lookErr.next)
 		}
+		o.rests()
 	}
 }
 

@@ -14,6 +14,8 @@ const (
 	maxNameservers = 3
 	maxSearches    = 32
 	maxSearchChars = 2048
+
+	maxSearchLength = 253
 )
 
 // Resolver is a parsed resolv.conf.
@@ -49,6 +51,27 @@ func ParseResolver(text []byte) Resolver {
 		}
 	}
 	return r
+}
+
+// CheckResolver says what of the host's resolver file, at path, pods can't have (L10.75);
+// empty: they can have all of it.
+func CheckResolver(path string, r Resolver, clusterDomain string) string {
+	most := maxSearches
+	if clusterDomain != "" {
+		most -= 3 // of the cluster
+	}
+	if len(r.Searches) > most {
+		return fmt.Sprintf("Resolv.conf file '%s' contains search line consisting of more than %d domains!", path, most)
+	}
+	for _, s := range r.Searches {
+		if len(s) > maxSearchLength {
+			return fmt.Sprintf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!", path, maxSearchLength)
+		}
+	}
+	if len(strings.Join(r.Searches, " ")) > maxSearchChars {
+		return fmt.Sprintf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!", path, maxSearchChars)
+	}
+	return ""
 }
 
 // dnsConfig is the resolver of a pod (L3.146) within the limits (L3.147).

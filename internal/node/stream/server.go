@@ -64,6 +64,7 @@ type Config struct {
 	Root         string // on the file system that pods use
 	Pods         Pods
 	Runtime      Runtime
+	Checks       []Check                 // of /healthz
 	Handlers     map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger       klog.Logger
 }
@@ -190,7 +191,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
 	mux.Handle("GET /metrics", processMetrics())
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /healthz/{check}", s.healthzOf)
 	for path, h := range s.cfg.Handlers {
 		mux.Handle(path, h)
 	}

@@ -116,6 +116,7 @@ type world struct {
 	running map[string]string // container name to id
 	changed chan struct{}
 	logs    map[string]string // container id to path
+	sick    error             // of the check syncloop
 	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
 
@@ -144,6 +145,7 @@ func newWorld(t *testing.T) *world {
 	s, err := New(Config{
 		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: w.ca.pool()}, AllowedUsers: []string{"api"},
 		NodeName: "n1", Pods: w, Runtime: w, Logger: klog.Background(),
+		Checks:   []Check{{"ping", func() error { return nil }}, {"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.sick }}},
 		Handlers: map[string]http.Handler{"/timeline/": http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "timeline") })},
 	})
 	if err != nil {

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/node/stream"
+)
+
+const (
+	// syncLoopMax is how long pods may not be looked after before the agent is unhealthy (L8.27).
+	syncLoopMax = 5 * time.Minute
+	// liveTimeout is how long a check may take: what hangs is not healthy.
+	liveTimeout = 2 * time.Second
+)
+
+var errSyncLoop = errors.New("sync Loop took longer than expected")
+
+// syncLoop says whether the pods are looked after: their owners get on, and the
+// runtime answers them.
+func (p *parts) syncLoop() error {
+	now := time.Now()
+	if since := p.health.stalled(p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
+		return fmt.Errorf("%w: the container runtime has not answered for too long", errSyncLoop)
+	}
+	if err := p.pods.Stuck(now, syncLoopMax); err != nil {
+		return fmt.Errorf("%w: %w", errSyncLoop, err)
+	}
+	return nil
+}
+
+// checks are those of /healthz, under the kubelet's names.
+func (p *parts) checks() []stream.Check {
+	return []stream.Check{
+		{Name: "ping", Check: func() error { return nil }},
+		{Name: "log", Check: func() error { return logFlows(int(os.Stderr.Fd())) }},
+		{Name: "syncloop", Check: inTime(p.syncLoop)},
+	}
+}
+
+// inTime makes a check fail that does not end within liveTimeout. What hangs is left
+// to itself, and no second one is begun beside it.
+func inTime(check func() error) func() error {
+	var hangs atomic.Bool
+	return func() error {
+		if hangs.Swap(true) {
+			return fmt.Errorf("no answer within %v", liveTimeout)
+		}
+		done := make(chan error, 1)
+		go func() {
+			err := check()
+			hangs.Store(false)
+			done <- err
+		}()
+		timer := time.NewTimer(liveTimeout)
+		defer timer.Stop()
+		select {
+		case err := <-done:
+			return err
+		case <-timer.C:
+			return fmt.Errorf("no answer within %v", liveTimeout)
+		}
+	}
+}
+
+// logFlows fails when nobody reads what is written to the log at fd, a full pipe for
+// instance: whatever logs waits for it then.
+func logFlows(fd int) error {
+	polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(polled, 0)
+	switch {
+	case err != nil && !errors.Is(err, unix.EINTR):
+		return fmt.Errorf("look at the log: %w", err)
+	case err == nil && n == 0:
+		return errors.New("nobody reads the log: its pipe is full")
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/node/observe"
+	"carob/internal/node/pods"
+)
+
+// L8.27: an owner that does not come back makes the agent unhealthy after five
+// minutes, names its pod, and is healthy again when it does.
+func TestStuckOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Minute)
+		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+			t.Errorf("at rest: %v", err)
+		}
+		release := make(chan struct{})
+		w.hold(release) // in the next decision
+		w.pods.NodeChanged()
+		settle(syncLoopMax)
+		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+			t.Errorf("after five minutes: %v", err)
+		}
+		settle(time.Second)
+		if err := w.pods.Stuck(time.Now(), syncLoopMax); err == nil || !strings.Contains(err.Error(), "default/a") {
+			t.Errorf("stuck: %v", err)
+		}
+		close(release)
+		settle(time.Second)
+		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+			t.Errorf("released: %v", err)
+		}
+	})
+}
+
+// L8.5, L8.27: pods are not looked after while the runtime is down for 30 s, or was not
+// listed for three minutes; five minutes later the agent is unhealthy.
+func TestStalledRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := newFakeRuntime()
+		p := &parts{started: time.Now(), pods: pods.New(pods.Config{})}
+		p.watcher = &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}
+		p.health = &health{runtime: rt, watcher: p.watcher, changed: func() {}}
+		look := func(wait time.Duration) error {
+			time.Sleep(wait)
+			return p.syncLoop()
+		}
+		if err := look(5*time.Minute + 30*time.Second); err != nil {
+			t.Errorf("before the first answer: %v", err)
+		}
+		if err := look(time.Second); !errors.Is(err, errSyncLoop) {
+			t.Errorf("no answer yet: %v", err)
+		}
+		answer := func() { p.health.good.Store(time.Now().UnixNano()) }
+		answer()
+		p.watcher.Listed(t.Context())
+		if err := look(0); err != nil {
+			t.Errorf("it answers: %v", err)
+		}
+		for range 8 {
+			if err := look(time.Minute); err != nil {
+				t.Errorf("not listed for a while: %v", err)
+			}
+			answer()
+		}
+		if err := look(time.Second); !errors.Is(err, errSyncLoop) {
+			t.Errorf("not listed: %v", err)
+		}
+	})
+}
+
+// A check that hangs is not healthy, and is asked once only while it does.
+func TestCheckThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, asked := make(chan struct{}), 0
+		check := inTime(func() error { asked++; <-release; return nil })
+		for range 2 {
+			if check() == nil {
+				t.Error("it hangs and is healthy")
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if err := check(); err != nil || asked != 2 {
+			t.Errorf("%v, asked %d times", err, asked)
+		}
+	})
+}
+
+// The log is healthy as long as somebody reads it.
+func TestLogFlows(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	fd := int(w.Fd())
+	if err := logFlows(fd); err != nil {
+		t.Error(err)
+	}
+	fill(t, fd)
+	if err := logFlows(fd); err == nil {
+		t.Error("its pipe is full")
+	}
+}
+
+// L10.70, L10.75, L10.77: what an agent says about its node when it starts.
+func TestStartEvents(t *testing.T) {
+	say := func(h host) string {
+		var lines []string
+		for _, e := range startEvents(h) {
+			lines = append(lines, e.kind+" "+e.reason+" "+e.message)
+		}
+		return strings.Join(lines, "\n")
+	}
+	const began, enforced = "Normal Starting Starting kubelet.", "Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
+	for _, c := range []struct {
+		host host
+		want string
+	}{
+		{host{cgroupV2: true}, ""},
+		{host{cgroupV2: true, swap: true, noswap: true}, ""},
+		{host{}, "Warning CgroupV1 cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. " +
+			"Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"},
+		{host{cgroupV2: true, swap: true}, "Warning PossibleMemoryBackedVolumesOnDisk The tmpfs noswap option is not supported. " +
+			"Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should no longer be considered secure."},
+	} {
+		want := began
+		if c.want != "" {
+			want += "\n" + c.want
+		}
+		if got := say(c.host); got != want+"\n"+enforced {
+			t.Errorf("%+v:\n%s\nwant\n%s", c.host, got, want)
+		}
+	}
+	failed := say(host{cgroupV2: true, enforce: errors.New("no")})
+	if failed != began+"\nWarning FailedNodeAllocatableEnforcement no" {
+		t.Error(failed)
+	}
+	many := host{cgroupV2: true, resolverFile: "/etc/resolv.conf", domain: "cluster.local"}
+	for range 30 {
+		many.resolver.Searches = append(many.resolver.Searches, "example.com")
+	}
+	if got := say(many); !strings.Contains(got,
+		"Warning CheckLimitsForResolvConf Resolv.conf file '/etc/resolv.conf' contains search line consisting of more than 29 domains!") {
+		t.Error(got)
+	}
+}
+
+// L10.16: a pod that is changed to need what the node has not is told so; what the
+// node has, and what did not change, is not worth a word.
+func TestUpdateNeedsFeatures(t *testing.T) {
+	old := webPod("a")
+	size := resource.MustParse("1Mi")
+	old.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}}}
+	old.Spec.InitContainers = []corev1.Container{{Name: "init"}}
+	changed := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := old.DeepCopy()
+		pod.Generation++
+		change(pod)
+		return pod
+	}
+	larger := resource.MustParse("2Mi")
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"volume": {changed(func(p *corev1.Pod) { p.Spec.Volumes[0].EmptyDir.SizeLimit = &larger }),
+			"Pod requires node features that are not available: InPlacePodVerticalScalingMemoryBackedVolumes"},
+		"nothing":        {changed(func(*corev1.Pod) {}), ""},
+		"init container": {changed(func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Requests = corev1.ResourceList{"cpu": larger} }), ""},
+		"other pod":      {changed(func(p *corev1.Pod) { p.Spec.InitContainers = nil }), ""},
+	} {
+		e, ok := updateEvent(old, c.pod)
+		if ok != (c.want != "") || e.Message != c.want || ok && (e.Type != "Warning" || e.Reason != "FailedNodeDeclaredFeaturesCheck") {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	if _, ok := updateEvent(old, old); ok {
+		t.Error("the same pod")
+	}
+}
+
+// fill writes into a pipe until it takes no more.
+func fill(t *testing.T, fd int) {
+	t.Helper()
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	block := make([]byte, 4096)
+	for {
+		switch _, err := unix.Write(fd, block); {
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/object"
+	"carob/internal/node/oom"
+	"carob/internal/node/spec"
+)
+
+// nodeEvent is an event about the node.
+type nodeEvent struct{ kind, reason, message string }
+
+// host is what the events of a start depend on.
+type host struct {
+	cgroupV2     bool
+	resolverFile string
+	resolver     spec.Resolver
+	domain       string // of the cluster
+	swap         bool   // the machine has some
+	noswap       bool   // memory can be kept out of it
+	enforce      error  // of the limits across pods
+}
+
+// startEvents are the events of an agent's start (L10.70, L10.75, L10.77).
+func startEvents(h host) []nodeEvent {
+	list := []nodeEvent{{corev1.EventTypeNormal, "Starting", "Starting kubelet."}}
+	warn := func(reason, message string) {
+		list = append(list, nodeEvent{corev1.EventTypeWarning, reason, message})
+	}
+	if !h.cgroupV2 {
+		warn("CgroupV1", "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "+
+			"Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1")
+	}
+	if problem := spec.CheckResolver(h.resolverFile, h.resolver, h.domain); problem != "" {
+		warn("CheckLimitsForResolvConf", problem)
+	}
+	if h.swap && !h.noswap {
+		warn("PossibleMemoryBackedVolumesOnDisk", "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) "+
+			"might be swapped to disk and should no longer be considered secure.")
+	}
+	if h.enforce != nil {
+		warn("FailedNodeAllocatableEnforcement", h.enforce.Error())
+	} else {
+		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods"})
+	}
+	return list
+}
+
+// tellStart records what there is to say about the node when the agent starts.
+func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
+	h := host{
+		cgroupV2: p.cgroups.V2(), resolverFile: p.cfg.ResolvConf, resolver: facts.Resolver, domain: p.cfg.ClusterDomain,
+		swap: machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity),
+	}
+	if h.swap {
+		h.noswap = tmpfsHasNoswap()
+	}
+	for _, e := range startEvents(h) {
+		p.events.Node(e.kind, e.reason, e.message)
+	}
+}
+
+// tmpfsHasNoswap asks the kernel (6.4 has it) without mounting anything.
+func tmpfsHasNoswap() bool {
+	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.FsconfigSetFlag(fd, "noswap") == nil
+}
+
+// watchOOM records the processes that the kernel kills because the machine is out of memory (L10.76).
+func (p *parts) watchOOM(ctx context.Context) {
+	log, err := oom.Open()
+	if err != nil {
+		klog.FromContext(ctx).V(1).Info("Processes that the kernel kills are not told", "err", err)
+		return
+	}
+	oom.Watch(ctx, log, func(v oom.Victim) {
+		p.events.Node(corev1.EventTypeWarning, "SystemOOM", fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Process, v.PID))
+	})
+}
+
+// checkUpdate records that a changed pod asks for features that the node has not (L10.16).
+func (p *parts) checkUpdate(pod *corev1.Pod) {
+	v, ok := p.pods.ByUID(pod.UID)
+	if !ok {
+		return
+	}
+	if e, ok := updateEvent(v.Pod, pod); ok {
+		p.events.Pod(pod, e)
+	}
+}
+
+func updateEvent(old, pod *corev1.Pod) (podlife.Event, bool) {
+	if old.Generation == pod.Generation {
+		return podlife.Event{}, false
+	}
+	missing, err := object.MissingForUpdate(old, pod)
+	if err != nil || len(missing) == 0 {
+		return podlife.Event{}, false
+	}
+	return podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedNodeDeclaredFeaturesCheck", Message: missingFeatures(missing)}, true
+}
