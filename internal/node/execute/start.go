@@ -10,6 +10,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/beneath"
 	"carob/internal/core/podlife"
 	"carob/internal/node/spec"
 )
@@ -35,7 +36,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
 	}
-	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, filepath.Dir(cfg.LogPath)), 0o755); err != nil {
+	if err := makeLogDir(sandbox.LogDirectory, filepath.Dir(cfg.LogPath)); err != nil {
 		return failure("CreateContainerError", fmt.Errorf("create the log directory of the container: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -98,4 +99,13 @@ func (e *Executor) target(pod *corev1.Pod, name string) string {
 		}
 	}
 	return ""
+}
+
+// makeLogDir makes a container's log directory with its pod's, through no link that a pod
+// with a view of the log root may have left there.
+func makeLogDir(pod, name string) error {
+	if err := os.MkdirAll(filepath.Dir(pod), 0o755); err != nil {
+		return err
+	}
+	return beneath.MkdirAll(filepath.Dir(pod), filepath.Join(filepath.Base(pod), name), 0o755)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	"pgregory.net/rapid"
@@ -400,5 +401,78 @@ func TestRotatorRun(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLinks: a pod that can write to the host's log directory (hostPath) sets traps. Nothing
+// is read, compressed, emptied or moved through a link, at whatever part of the path it is.
+func TestLinks(t *testing.T) {
+	host := t.TempDir()
+	secret := filepath.Join(host, "secret")
+	elsewhere := filepath.Join(host, "elsewhere")
+	for _, err := range []error{os.Mkdir(elsewhere, 0o755), os.WriteFile(secret, []byte(lines(0, 3)), 0o600), os.WriteFile(filepath.Join(elsewhere, "0.log"), []byte(lines(0, 3)), 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		trap func(root string) error
+	}{
+		{"the file", func(root string) error { return os.Symlink(secret, filepath.Join(root, "pod", "c", "0.log")) }},
+		{"a relative one", func(root string) error {
+			return os.Symlink("../../../secret", filepath.Join(root, "pod", "c", "0.log"))
+		}},
+		{"the container's directory", func(root string) error {
+			return errors.Join(os.Remove(filepath.Join(root, "pod", "c")), os.Symlink(elsewhere, filepath.Join(root, "pod", "c")))
+		}},
+		{"the pod's directory", func(root string) error {
+			return errors.Join(os.RemoveAll(filepath.Join(root, "pod")), os.Symlink(host, filepath.Join(root, "pod")), os.Symlink("elsewhere", filepath.Join(host, "c")))
+		}},
+		{"a pipe", func(root string) error { return unix.Mkfifo(filepath.Join(root, "pod", "c", "0.log"), 0o600) }},
+	} {
+		root := filepath.Join(host, "pods")
+		if err := os.MkdirAll(filepath.Join(root, "pod", "c"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.trap(root); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(root, "pod", "c", "0.log")
+		var out bytes.Buffer
+		if err := Read(t.Context(), path, Options{}, nil, &out, &out); err == nil || out.Len() > 0 {
+			t.Errorf("%s: ESCAPED: read %q, %v", c.name, &out, err)
+		}
+		if text, err := Tail(path, 80, 2048); err == nil || text != "" {
+			t.Errorf("%s: ESCAPED: tail %q, %v", c.name, text, err)
+		}
+		r := &Rotator{Runtime: &fakeRuntime{err: errors.New("it refuses")}, MaxSize: 1, Logger: klog.Background()}
+		_ = r.rotate(t.Context(), "c", path, time.Unix(0, 0)) // refused, or the link itself is moved and back
+		if err := os.RemoveAll(root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The files that a rotation makes and removes.
+	dir := filepath.Join(host, "pods", "pod", "c")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "0.log")
+	write(t, path, lines(0, 1))
+	write(t, path+".20260101-000000", lines(1, 2))
+	for _, trap := range []string{path + ".20260101-000000" + unfinished, path + ".20260101-000001", path + ".20260101-000002" + compressed} {
+		if err := os.Symlink(secret, trap); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &Rotator{Runtime: &fakeRuntime{path: path}, MaxFiles: 9, Logger: klog.Background()}
+	err := r.rotate(t.Context(), "c", path, time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+	if err == nil || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("a link among the rotated files: %v", err)
+	}
+	for _, name := range []string{secret, filepath.Join(elsewhere, "0.log")} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != lines(0, 3) {
+			t.Errorf("ESCAPED: %s holds %q, %v", name, b, err)
+		}
 	}
 }

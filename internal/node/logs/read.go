@@ -46,7 +46,7 @@ func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, st
 	}
 	// The current file is opened before the rotated ones are listed: if it is moved
 	// away in between it is read once, as the file that is open.
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err == nil {
 		r.file = f
 	} else if !o.Follow || !errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +106,8 @@ func (r *reader) old(ctx context.Context, path string, o Options) error {
 		return ignoreAbsent(err)
 	}
 	files = slices.DeleteFunc(files, func(name string) bool {
-		info, err := os.Stat(name)
-		return err != nil || sameFile(info, own) || info.ModTime().Before(o.Since) // all of it is older
+		info, err := os.Lstat(name)
+		return err != nil || !info.Mode().IsRegular() || sameFile(info, own) || info.ModTime().Before(o.Since) // all of it is older
 	})
 	first, skip := 0, int64(0)
 	if o.Tail != nil {
@@ -202,12 +202,12 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 // next opens the file that follows the one being read, when rotation moved that
 // away. After several rotations at once the oldest that was not read is next.
 func (r *reader) next(path string) (*os.File, error) {
-	now, err := os.Stat(path)
+	now, err := os.Lstat(path)
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
 	if r.file == nil {
-		r.file, err = os.Open(path)
+		r.file, err = openFile(path)
 		return nil, ignoreAbsent(err)
 	}
 	own, err := r.file.Stat()
@@ -219,19 +219,19 @@ func (r *reader) next(path string) (*os.File, error) {
 		return nil, err
 	}
 	for i, name := range files {
-		info, err := os.Stat(name)
+		info, err := os.Lstat(name)
 		if err != nil || !sameFile(info, own) {
 			continue
 		}
 		for _, later := range files[i+1:] {
-			if f, err := os.Open(later); err == nil && !strings.HasSuffix(later, compressed) {
+			if f, err := openFile(later); err == nil && !strings.HasSuffix(later, compressed) {
 				return f, nil
 			} else if err == nil {
 				f.Close()
 			}
 		}
 	}
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	return f, ignoreAbsent(err)
 }
 
@@ -418,7 +418,7 @@ func (p *printer) flush() error {
 // of these at most the last so many bytes (L3.151).
 func Tail(path string, lines int, size int64) (string, error) {
 	var out bytes.Buffer
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return "", err
 	}

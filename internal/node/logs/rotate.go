@@ -8,13 +8,17 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/beneath"
 )
 
 // checkPeriod is how often the size of a log that grows is looked at (L0.51).
@@ -147,7 +151,7 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 	}
 	r.mu.Unlock()
 	for id, l := range growing {
-		info, err := os.Stat(l.path)
+		info, err := os.Lstat(l.path)
 		switch {
 		case err != nil:
 			again = true // not made yet, or between rename and reopen
@@ -167,7 +171,7 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 			again = true
 			continue
 		}
-		if info, err = os.Stat(l.path); err != nil || info.Size() != l.size {
+		if info, err = os.Lstat(l.path); err != nil || info.Size() != l.size {
 			_ = w.Remove(l.path) // may be gone already
 			again = true
 			continue
@@ -196,13 +200,19 @@ func (r *Rotator) maxFiles() int {
 // rotate moves the log away and has the runtime begin a new one. Older ones are
 // compressed; the newest stays plain, because somebody may still write or follow it.
 func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) error {
+	root, name := place(path)
+	dir, err := beneath.OpenDir(root, filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	old, err := rotated(path)
 	if err != nil {
 		return err
 	}
 	if excess := len(old) - (r.maxFiles() - 2); excess > 0 {
 		for _, name := range old[:excess] {
-			if err := errors.Join(removeIfThere(name), removeIfThere(name+compressed)); err != nil {
+			if err := errors.Join(remove(dir, name), remove(dir, name+compressed)); err != nil {
 				return err
 			}
 		}
@@ -210,7 +220,7 @@ func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) er
 	}
 	for _, name := range old {
 		if !strings.HasSuffix(name, compressed) {
-			if err := compress(name); err != nil {
+			if err := compress(dir, name); err != nil {
 				return fmt.Errorf("compressing %s: %w", name, err)
 			}
 		}
@@ -219,28 +229,38 @@ func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) er
 	if _, err := os.Lstat(away); err == nil {
 		return nil // a second rotation within a second: the next look does it
 	}
-	if err := os.Rename(path, away); err != nil {
+	if err := rename(dir, path, away); err != nil {
 		return err
 	}
 	if _, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
 		if _, statErr := os.Lstat(path); errors.Is(statErr, fs.ErrNotExist) {
-			err = errors.Join(err, os.Rename(away, path))
+			err = errors.Join(err, rename(dir, away, path))
 		}
 		return fmt.Errorf("reopening the log of container %s: %w", id, err)
 	}
 	return nil
 }
 
-func removeIfThere(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
+// remove removes a file of the directory that is open, if it is there.
+func remove(dir *os.File, path string) error {
+	if err := unix.Unlinkat(int(dir.Fd()), filepath.Base(path), 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return nil
+}
+
+// rename renames a file within the directory that is open.
+func rename(dir *os.File, from, to string) error {
+	fd := int(dir.Fd())
+	if err := unix.Renameat(fd, filepath.Base(from), fd, filepath.Base(to)); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
 	return nil
 }
 
 // compress replaces a file by its compressed form; a crash leaves one of them whole.
-func compress(path string) (err error) {
-	in, err := os.Open(path)
+func compress(dir *os.File, path string) (err error) {
+	in, err := openFile(path)
 	if err != nil {
 		return err
 	}
@@ -250,25 +270,31 @@ func compress(path string) (err error) {
 		return err
 	}
 	tmp := path + unfinished
-	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	if err := remove(dir, tmp); err != nil { // of a compression that was broken off, or a trap
+		return err
+	}
+	root, name := place(tmp)
+	out, err := beneath.Open(root, name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removeIfThere(tmp))
+			err = errors.Join(err, remove(dir, tmp))
 		}
 	}()
 	z := gzip.NewWriter(out)
 	_, err = io.Copy(z, in)
-	if err = errors.Join(err, z.Close(), out.Close()); err != nil {
+	err = errors.Join(err, z.Close())
+	if err == nil {
+		at := unix.NsecToTimeval(info.ModTime().UnixNano())
+		err = unix.Futimes(int(out.Fd()), []unix.Timeval{at, at})
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	if err := os.Chtimes(tmp, time.Time{}, info.ModTime()); err != nil {
+	if err := rename(dir, tmp, path+compressed); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path+compressed); err != nil {
-		return err
-	}
-	return os.Remove(path)
+	return remove(dir, path)
 }

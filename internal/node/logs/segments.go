@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"carob/internal/base/beneath"
 )
 
 const (
@@ -40,9 +42,23 @@ func rotated(path string) ([]string, error) {
 	return slices.CompactFunc(names, func(a, b string) bool { return b+compressed == a || a+compressed == b }), nil
 }
 
+// place is where a log lies as kubelets name it, NAMESPACE_POD_UID/CONTAINER/N.log: a
+// directory of the host and a path below it that pods may be able to write to, where a
+// link could lead anywhere.
+func place(path string) (root, name string) {
+	root = filepath.Dir(filepath.Dir(filepath.Dir(path)))
+	return root, strings.TrimPrefix(strings.TrimPrefix(path, root), "/")
+}
+
+// openFile opens a log to be read.
+func openFile(path string) (*os.File, error) {
+	root, name := place(path)
+	return beneath.Open(root, name, os.O_RDONLY, 0)
+}
+
 // open opens a log file of either form.
 func open(path string) (io.ReadCloser, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil || !strings.HasSuffix(path, compressed) {
 		return f, err
 	}

@@ -34,6 +34,7 @@ var attacks = map[string]func(){
 	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull, "mounts": attackMounts,
 	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit, "abstract-sockets": attackSockets, "ipc": attackIPC,
 	"keyrings": attackKeyrings, "descriptors": attackDescriptors, "net": attackNet, "bomb": attackBomb,
+	"peek": attackPeek,
 }
 
 // must records an attempt that has to fail.
@@ -324,6 +325,30 @@ func attackProcesses() {
 	}
 }
 
+// attackPeek wants to look into processes of carob that it sees.
+func attackPeek() {
+	for f := range strings.FieldsSeq(os.Getenv("PIDS")) {
+		pid, _ := strconv.Atoi(f)
+		can("see process "+f, reachable("/proc/"+f))
+		for _, name := range []string{"root/etc", "cwd/etc", "exe", "environ", "maps", "mem", "fd/0", "ns/mnt", "ns/net"} {
+			p := "/proc/" + f + "/" + name
+			_, err := os.Stat(p)
+			if name == "environ" || name == "maps" || name == "mem" {
+				_, err = os.ReadFile(p)
+			}
+			must(p, err)
+		}
+		must("trace "+f, unix.PtraceSeize(pid))
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			_, err = unix.PidfdGetfd(fd, 0, 0)
+			must("descriptor 0 of "+f, err)
+		}
+		b := make([]byte, 8)
+		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+		must("memory of "+f, err)
+	}
+}
+
 func attackPodInit() {
 	for _, f := range []string{"root", "root/etc", "cwd", "exe", "environ", "mem", "maps", "fd/0", "ns/mnt", "ns/pid"} {
 		p := "/proc/1/" + f
@@ -451,6 +476,11 @@ func attackOverwrite() {
 			if err != nil {
 				seen["blocked: open: "+err.Error()]++
 				continue
+			}
+			if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0); err == nil {
+				seen["ESCAPED: nobody can execute "+target]++
+			} else {
+				seen["blocked: chmod: "+err.Error()]++
 			}
 			for range 200 { // until its last process let go of it
 				w, werr := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_WRONLY|unix.O_TRUNC, 0)

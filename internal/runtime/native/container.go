@@ -187,10 +187,8 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if _, err := pl.program(); err != nil { // what can't be started is not created
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if c.rec.LogPath != "" {
-		if err := os.MkdirAll(filepath.Dir(c.rec.LogPath), 0o755); err != nil {
-			return fmt.Errorf("making the log directory: %w", err)
-		}
+	if err := c.makeLogDir(); err != nil {
+		return fmt.Errorf("making the log directory: %w", err)
 	}
 	if err := r.through(StepCreateProgram, c.rec.ID); err != nil {
 		return err
@@ -458,7 +456,12 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContain
 	if m == nil || !c.running() {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
 	}
-	if err := m.reopenLog(c.rec.ID); err != nil {
+	log, err := c.openLog()
+	if err == nil {
+		defer log.Close() // nil for a container without one, which Close takes
+		err = m.reopenLog(c.rec.ID, log)
+	}
+	if err != nil {
 		return nil, coded(fmt.Errorf("failed to reopen the log of container %q: %w", c.rec.ID, err))
 	}
 	return &cri.ReopenContainerLogResponse{}, nil

@@ -94,7 +94,10 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		return 0, err
 	}
 	defer io_.close()
-	x := execStart{id: rec.ID, helper: r.programs.helper, stdio: io_.theirs, tty: call.tty}
+	x := execStart{id: rec.ID, stdio: io_.theirs, tty: call.tty}
+	if x.helper, err = r.programs.theHelper(); err != nil {
+		return 0, err
+	}
 	if r.groups.v2 {
 		if x.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
 			return 0, fmt.Errorf("opening the container's cgroup: %w", err)

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -231,6 +232,154 @@ func TestOverwriteHelper(t *testing.T) {
 	// Whatever it did, the helper still works.
 	if x, err := w.exec(w.run(sb, sbc, "after", shell("sleep 100")), "echo", "fine"); err != nil || string(x.Stdout) != "fine\n" {
 		t.Errorf("%v %v", x, err)
+	}
+}
+
+// TestLogLinks: a pod that can write to the host's log directory puts links and pipes where
+// logs are made. Nothing is written through them, neither at the start nor at a rotation.
+func TestLogLinks(t *testing.T) {
+	w := newWorld(t)
+	outside := filepath.Join(w.dir, "outside")
+	if err := os.Mkdir(outside, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	victim := filepath.Join(outside, "c.log")
+	if err := os.WriteFile(victim, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sb, sbc := w.sandbox("links")
+	log := filepath.Join(sbc.LogDirectory, "c.log")
+	for what, trap := range map[string]func() error{
+		"a link":          func() error { return os.Symlink(victim, log) },
+		"a dangling link": func() error { return os.Symlink(filepath.Join(outside, "new"), log) },
+		"a pipe":          func() error { return unix.Mkfifo(log, 0o600) },
+		"the pod's own dir": func() error {
+			return errors.Join(os.RemoveAll(sbc.LogDirectory), os.Symlink(outside, sbc.LogDirectory))
+		},
+	} {
+		id := w.create(sb, sbc, "c", shell("echo theirs"))
+		if err := trap(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err == nil || !strings.Contains(err.Error(), "opening the container's log") {
+			t.Errorf("%s: start: %v", what, err)
+		}
+		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(sbc.LogDirectory); err != nil {
+			t.Fatal(err)
+		}
+		id = w.run(sb, sbc, "c", shell("while read x; do echo $x; done"), func(c *cri.ContainerConfig) { c.Stdin = true })
+		if err := errors.Join(os.Rename(log, log+".1"), trap()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.r.ReopenContainerLog(bg, &cri.ReopenContainerLogRequest{ContainerId: id}); err == nil {
+			t.Errorf("%s: a rotation went through it", what)
+		}
+		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(sbc.LogDirectory); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, sbc.LogDirectory); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", func(c *cri.ContainerConfig) { c.LogPath = "below/c.log" })}); err == nil {
+		t.Error("a directory was made through a link")
+	}
+	entries, err := os.ReadDir(outside)
+	if b, rerr := os.ReadFile(victim); err != nil || len(entries) != 1 || rerr != nil || string(b) != "mine" {
+		t.Errorf("ESCAPED: %v, %v, %q, %v", entries, err, b, rerr)
+	}
+}
+
+// TestHelperModeChanged: where a chmod of the helper is not sealed, the next start is with a new one.
+func TestHelperModeChanged(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("mode")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	for _, mode := range []uint32{0, 0o700, 0o666} {
+		old, err := sealed("carob-init", helperProgram, unix.F_SEAL_WRITE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Fchmod(rawFD(old), mode); err != nil {
+			t.Fatal(err)
+		}
+		w.r.programs.helper = old
+		w.inside(id)
+		if st := w.wait(w.run(sb, sbc, fmt.Sprint("c", mode), shell("exit 5"))); st.ExitCode != 5 {
+			t.Errorf("mode %#o: %v", mode, st)
+		}
+		if w.r.programs.helper == old {
+			t.Errorf("mode %#o: the helper that nobody can execute stays", mode)
+		}
+	}
+	h, err := w.r.programs.theHelper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seals, err := unix.FcntlInt(uintptr(rawFD(h)), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SEAL == 0 {
+		t.Errorf("seals %#x, %v", seals, err)
+	} else if err := unix.Fchmod(rawFD(h), 0); (err == nil) != (seals&sealExec == 0) {
+		t.Errorf("chmod of a helper with seals %#x: %v", seals, err)
+	}
+}
+
+// TestMonitorGivesUp: the monitor of a pod holds no capability that it does not need, what it
+// starts has all that it had, and a container that sees it can't look into it.
+func TestMonitorGivesUp(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	sb, _ := w.sandbox("victim")
+	pods, podsCfg := w.sandbox("shared", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD })
+	host, hostCfg := w.sandbox("host", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.Privileged, c.Linux.SecurityContext.NamespaceOptions.Pid = true, cri.NamespaceMode_NODE
+	})
+	s, err := w.r.sandbox(sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := func(pid int, name string) string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "\n"+name+":")
+		line, _, _ := strings.Cut(rest, "\n")
+		return strings.TrimSpace(line)
+	}
+	for name, want := range map[string]uint64{"CapEff": 1 << unix.CAP_KILL, "CapPrm": 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, "CapInh": 0, "CapAmb": 0} {
+		if got := status(s.rec.Monitor, name); got != fmt.Sprintf("%016x", want&w.r.host.caps) {
+			t.Errorf("the monitor's %s is %s, not %016x", name, got, want)
+		}
+	}
+	id := w.run(host, hostCfg, "all", shell("grep Cap /proc/self/status; exec sleep 1000"), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
+	if got := status(w.inside(id), "CapEff"); got != fmt.Sprintf("%016x", w.r.host.caps) {
+		t.Errorf("a privileged container has %s of %x", got, w.r.host.caps)
+	}
+	victim := func(c *cri.ContainerConfig) {
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "PIDS", Value: fmt.Append(nil, s.rec.Monitor)})
+	}
+	peek := w.run(host, hostCfg, "peek", attacker("peek"), victim)
+	t.Log(strings.Join(w.judge(hostCfg, peek, "peek"), "\n"))
+	w.inside(w.run(pods, podsCfg, "c", shell("sleep 0.01 & exec sleep 1000")))
+	p, err := w.r.sandbox(pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := p.line().call(record{code: msgList})
+	if err != nil {
+		t.Fatal(err)
+	}
+	podInit := int(list.n[2])
+	for name, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "Seccomp": "2", "NoNewPrivs": "1"} {
+		if got := status(podInit, name); got != want {
+			t.Errorf("the first process of a shared namespace: %s is %s, not %s", name, got, want)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,6 +43,7 @@ const (
 	flagNetNS
 	flagPodPID
 	flagOwner
+	flagLogFD
 )
 
 // Where a container's process IDs live.
@@ -69,6 +71,7 @@ type monitor struct {
 	cmd  *exec.Cmd // nil when an earlier carob started it
 
 	mu      sync.Mutex
+	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
 	seq     uint32
 	waiting map[uint32]chan record
 	execs   map[uint32]chan record
@@ -81,6 +84,11 @@ type monitor struct {
 // startMonitor starts a monitor that belongs to no pod yet. It joins the given
 // cgroups and ends with this process until setup.
 func (p *programs) startMonitor(procs []string) (*monitor, error) {
+	program, err := p.theMonitor()
+	if err != nil {
+		return nil, fmt.Errorf("starting a monitor: %w", err)
+	}
+	defer runtime.KeepAlive(program)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
@@ -89,7 +97,7 @@ func (p *programs) startMonitor(procs []string) (*monitor, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	cmd := &exec.Cmd{
-		Path:        fmt.Sprintf("/proc/self/fd/%d", p.monitor.Fd()),
+		Path:        fmt.Sprintf("/proc/self/fd/%d", rawFD(program)),
 		Args:        []string{"carob-monitor"},
 		Env:         procs,
 		Dir:         "/",
@@ -198,6 +206,7 @@ func (m *monitor) receive() {
 		m.mu.Lock()
 		switch r.code {
 		case replyDone:
+			m.version = int(r.flags)
 			if ch := m.waiting[r.seq]; ch != nil {
 				ch <- r
 				delete(m.waiting, r.seq)
@@ -248,7 +257,9 @@ func (m *monitor) exchange(r record, ch chan record, files []*os.File) (record, 
 		}
 		oob = unix.UnixRights(fds...)
 	}
-	if _, _, err := m.conn.WriteMsgUnix(r.append(nil), oob, nil); err != nil {
+	_, _, err := m.conn.WriteMsgUnix(r.append(nil), oob, nil)
+	runtime.KeepAlive(files)
+	if err != nil {
 		return record{}, fmt.Errorf("%w: %w", errMonitorGone, err)
 	}
 	select {
@@ -330,6 +341,7 @@ type containerStart struct {
 	helper, spec, status   *os.File
 	dir                    *os.File // where the exit code goes
 	oom, cgroup            *os.File // may be nil
+	log                    *os.File // nil for none
 }
 
 func (m *monitor) start(s containerStart) (pid int, err error) {
@@ -341,6 +353,10 @@ func (m *monitor) start(s containerStart) (pid int, err error) {
 	if s.cgroup != nil {
 		s.flags |= flagCgroupFD
 		files = append(files, s.cgroup)
+	}
+	if s.log != nil && m.protocol() >= 2 {
+		s.flags |= flagLogFD
+		files = append(files, s.log)
 	}
 	a, err := m.call(record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
 	if err != nil {
@@ -405,9 +421,22 @@ func (m *monitor) kill(id string, sig unix.Signal) error {
 	return err
 }
 
-func (m *monitor) reopenLog(id string) error {
-	_, err := m.call(record{code: msgReopen, s: [4]string{id}})
+// reopenLog makes log the container's; nil for a container without one. A monitor of an
+// earlier release opens the path that it knows.
+func (m *monitor) reopenLog(id string, log *os.File) error {
+	r := record{code: msgReopen, s: [4]string{id}}
+	if log == nil || m.protocol() < 2 {
+		_, err := m.call(r)
+		return err
+	}
+	_, err := m.call(r, log)
 	return err
+}
+
+func (m *monitor) protocol() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.version
 }
 
 // list answers the containers that run.

@@ -6,22 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // programs are the two C programs as sealed files in memory: a container that
 // gets hold of one can't write to it (CVE-2019-5736).
 type programs struct {
+	mu              sync.Mutex
 	monitor, helper *os.File
 }
 
 func loadPrograms() (*programs, error) {
-	m, err := sealed("carob-monitor", monitorProgram)
+	m, err := sealed("carob-monitor", monitorProgram, sealsOfPrograms)
 	if err != nil {
 		return nil, err
 	}
-	h, err := sealed("carob-init", helperProgram)
+	h, err := sealed("carob-init", helperProgram, sealsOfPrograms)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -29,24 +32,67 @@ func loadPrograms() (*programs, error) {
 }
 
 func (p *programs) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return errors.Join(p.monitor.Close(), p.helper.Close())
 }
 
-func sealed(name string, content []byte) (*os.File, error) {
-	const mfdExec = 0x10 // Linux 6.3; required where vm.memfd_noexec is set
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|mfdExec)
-	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+// theHelper is the helper to execute. It is a container's to be seen while it runs there,
+// and belongs to root, so that the container's root can change its mode. Where the
+// kernel can't seal that (before Linux 6.3), one that nobody could execute any more is
+// replaced. Who uses the old one goes on with it; its memory is freed with the last of them.
+func (p *programs) theHelper() (*os.File, error) {
+	return p.executable(&p.helper, "carob-init", helperProgram)
+}
+
+// theMonitor is the same for the monitor, which a container sees in the moment before it
+// becomes the helper.
+func (p *programs) theMonitor() (*os.File, error) {
+	return p.executable(&p.monitor, "carob-monitor", monitorProgram)
+}
+
+func (p *programs) executable(f **os.File, name string, content []byte) (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var st unix.Stat_t
+	if err := unix.Fstat(rawFD(*f), &st); err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", name, err)
 	}
+	if st.Mode&0o111 == 0o111 {
+		return *f, nil
+	}
+	klog.Background().Info("A container has changed the mode of a program of ours; it is made anew", "program", name, "mode", fmt.Sprintf("%#o", st.Mode&0o7777))
+	anew, err := sealed(name, content, sealsOfPrograms)
 	if err != nil {
-		return nil, fmt.Errorf("making %s in memory: %w", name, err)
+		return nil, err
+	}
+	*f = anew
+	return anew, nil
+}
+
+const (
+	memfdNoExec = 0x8  // MFD_NOEXEC_SEAL and MFD_EXEC, Linux 6.3: one of them is required
+	memfdExec   = 0x10 // where vm.memfd_noexec is set
+	sealExec    = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes who may execute it
+
+	sealsOfPrograms = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL | sealExec
+)
+
+func sealed(name string, content []byte, seals int) (*os.File, error) {
+	fd, err := newMemory(name, unix.MFD_ALLOW_SEALING, memfdExec)
+	if err != nil {
+		return nil, err
 	}
 	w := os.NewFile(uintptr(fd), name)
 	defer w.Close()
 	if _, err := w.Write(content); err != nil {
 		return nil, fmt.Errorf("writing %s to memory: %w", name, err)
 	}
-	if _, err := unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL); err != nil {
+	_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, seals)
+	if errors.Is(err, unix.EINVAL) {
+		_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, seals&^sealExec)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("sealing %s: %w", name, err)
 	}
 	// A file that is open for writing can't be executed; keep a reading one.
@@ -57,11 +103,23 @@ func sealed(name string, content []byte) (*os.File, error) {
 	return r, nil
 }
 
+// newMemory makes an unnamed file, with a flag that kernels before 6.3 don't know.
+func newMemory(name string, flags, flag int) (int, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags|flag)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("making %s in memory: %w", name, err)
+	}
+	return fd, nil
+}
+
 // memory is an unnamed file with the given content, read from its start.
 func memory(name string, content []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	fd, err := newMemory(name, 0, memfdNoExec)
 	if err != nil {
-		return nil, fmt.Errorf("making %s in memory: %w", name, err)
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	if _, err := f.Write(content); err != nil {

@@ -126,7 +126,10 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err := errors.Join(r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
 		return 0, nil, err
 	}
-	st := containerStart{id: pl.id, logPath: c.rec.LogPath, helper: r.programs.helper}
+	st := containerStart{id: pl.id, logPath: c.rec.LogPath}
+	if st.helper, err = r.programs.theHelper(); err != nil {
+		return 0, nil, err
+	}
 	st.flags, st.pidMode, st.pidTarget = startFlags(c)
 	var open []*os.File
 	defer func() {
@@ -138,6 +141,12 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		return 0, nil, err
 	}
 	open = append(open, st.dir)
+	if st.log, err = c.openLog(); err != nil {
+		return 0, nil, fmt.Errorf("opening the container's log: %w", err)
+	}
+	if st.log != nil {
+		open = append(open, st.log)
+	}
 	if st.oom = r.groups.oomFile(pl.cgroup); st.oom != nil {
 		open = append(open, st.oom)
 	}

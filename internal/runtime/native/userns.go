@@ -1,10 +1,12 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -115,9 +117,14 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 		return nil, err
 	}
 	defer wait.Close()
+	helper, err := r.programs.theHelper()
+	if err != nil {
+		return nil, errors.Join(err, gate.Close())
+	}
+	defer runtime.KeepAlive(helper)
 	pidfd := -1
 	cmd := &exec.Cmd{
-		Path:       fmt.Sprintf("/proc/self/fd/%d", r.programs.helper.Fd()),
+		Path:       fmt.Sprintf("/proc/self/fd/%d", rawFD(helper)),
 		Args:       []string{"carob-userns"},
 		Env:        []string{},
 		Dir:        "/",

@@ -30,13 +30,14 @@ static void log_line(struct container *c, int err, char tag, char *s, size_t n)
 		return;
 }
 
-int open_log(struct container *c)
+// open_log makes fd the container's log. A carob older than its monitor sends none, but the path.
+int open_log(struct container *c, int fd)
 {
+	if (fd < 0 && *c->log_path && (fd = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) < 0)
+		return -1;
 	shut(&c->log);
-	if (!*c->log_path)
-		return 0;
-	c->log = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
-	return c->log < 0 ? -1 : 0;
+	c->log = fd;
+	return 0;
 }
 
 // pump moves one read of a container's output; 0 at its end, -1 when nothing is there

@@ -86,7 +86,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		break;
 	case M_START:
 		errno = EINVAL;
-		if (nfd >= 4 + !!(m->n[0] & OOM_FD) + !!(m->n[0] & CGROUP_FD)) {
+		if (nfd >= 4 + !!(m->n[0] & OOM_FD) + !!(m->n[0] & CGROUP_FD) + !!(m->n[0] & LOG_FD)) {
 			r = start(m, s, fd, nfd, &value);
 			nfd = 3; // it took the others
 		}
@@ -107,7 +107,8 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 			r = syscall(SYS_pidfd_send_signal, c->pidfd, (int)m->n[0], NULL, 0);
 		break;
 	case M_REOPEN:
-		r = c ? open_log(c) : -1;
+		if (c && (r = open_log(c, nfd ? fd[0] : -1)) == 0)
+			kept = nfd > 0;
 		break;
 	case M_ATTACH:
 		if (c && !c->exited) {

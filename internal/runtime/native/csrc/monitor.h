@@ -21,7 +21,7 @@ enum {
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
 };
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
-enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256 };
+enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512 };
 enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10 };
 // Frames of an attach stream: one byte of kind, then data.
 enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
@@ -95,7 +95,7 @@ void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id);
 void fan_out(struct container *c, char kind, char *s, size_t n);
 
 // log.c
-int open_log(struct container *c);
+int open_log(struct container *c, int fd);
 int pump(struct container *c, int i);
 
 // process.c

@@ -1,18 +1,54 @@
 // Starting the helper, reaping what has ended and keeping its exit code.
 #include "monitor.h"
 
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/openat2.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+
+#ifdef __aarch64__
+enum { ARCH = AUDIT_ARCH_AARCH64 };
+#else
+enum { ARCH = AUDIT_ARCH_X86_64 };
+#endif
 
 struct container *containers;
 struct child *children;
 int listener = -1, ready, pod_pidfd = -1, own_pidns = -1, null_fd;
 pid_t pod_pid;
+
+// What the monitor of a pod may do of its own: signal processes of any user, and for the moment
+// of a clone make and enter PID namespaces (those of processes). The helper gets all that root gets by its exec.
+enum { MAY = 1 << CAP_KILL, MAY_CLONE = 1 << CAP_SYS_ADMIN | 1 << CAP_SYS_PTRACE };
+static uint32_t may; // MAY and MAY_CLONE as far as the host allows them; 0: nothing was dropped
+
+static int allow(uint32_t effective)
+{
+	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct d[2] = {{effective & may, may, 0}, {0, 0, 0}};
+	return may ? syscall(SYS_capset, &h, d) : 0;
+}
+
+// drop gives up every other capability and what lets others look into us, who may have
+// more than we have now. Where an exec gives root nothing the helper needs all of ours.
+static int drop(void)
+{
+	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct d[2];
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || syscall(SYS_capget, &h, d) < 0)
+		return -1;
+	if (geteuid() == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0 && !(prctl(PR_GET_SECUREBITS) & SECBIT_NOROOT))
+		may = d[0].permitted & (MAY | MAY_CLONE);
+	return allow(MAY);
+}
 
 // spawn starts the helper with fd[0..4] as its first descriptors and the given
 // PID namespace; answers the pid or -1.
@@ -21,16 +57,16 @@ static pid_t spawn(int helper, int spec, int status, const int stdio[3], int con
 	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)pidfd, .exit_signal = SIGCHLD};
 	if (pidmode == PID_NEW)
 		a.flags |= CLONE_NEWPID;
-	else if (pidns >= 0 && setns(pidns, CLONE_NEWPID) < 0)
-		return -1;
 	if (cgroup >= 0) {
 		a.flags |= CLONE_INTO_CGROUP;
 		a.cgroup = cgroup;
 	}
-	pid_t p = syscall(SYS_clone3, &a, sizeof a);
+	pid_t p = -1;
+	if (allow(MAY | MAY_CLONE) == 0 && (pidns < 0 || setns(pidns, CLONE_NEWPID) == 0))
+		p = syscall(SYS_clone3, &a, sizeof a);
 	int e = errno;
 	if (p != 0) {
-		if (pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0)
+		if ((pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0) || allow(MAY) < 0)
 			_exit(112); // we would put later children into a container
 		errno = e;
 		return p;
@@ -81,6 +117,21 @@ static void pod_init(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; the pod ends with us
 	if (getppid() != 0) // 0: our parent is outside; anything else has taken its place
 		_exit(117);
+	struct sock_filter calls[] = { // all that is left to do
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 0, 6),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigtimedwait, 5, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_wait4, 4, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_restart_syscall, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof calls / sizeof *calls, calls};
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0 && errno != EINVAL) // a kernel without it
+		_exit(118);
 	for (;;) {
 		int sig;
 		if (sigwait(&all, &sig) == 0 && sig == SIGTERM)
@@ -196,8 +247,8 @@ static int refuse(int e, int *fd, int n)
 
 int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 {
-	// fds: helper, spec, status, directory [, oom][, cgroup]; strings: id, log, target
-	int cgroup = -1, i = 4, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
+	// fds: helper, spec, status, directory [, oom][, cgroup][, log]; strings: id, log, target
+	int cgroup = -1, log = -1, i = 4, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
 	int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, r = -1, pidns = -1;
 	if (m->len[0] != 64 || find(s[0]))
 		return refuse(EEXIST, fd + 3, nfd - 3);
@@ -220,8 +271,11 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 		c->oom = fd[i++];
 	if (m->n[0] & CGROUP_FD)
 		cgroup = fd[i++];
-	if (!c->log_path || open_log(c) < 0)
+	if (m->n[0] & LOG_FD)
+		log = fd[i++];
+	if (!c->log_path || open_log(c, log) < 0)
 		goto out;
+	log = -1;
 	if (c->tty) {
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
 			goto out;
@@ -237,7 +291,7 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	r = c->pid = spawn(fd[0], fd[1], fd[2], stdio, sock[1], -1, m->n[1], pidns, cgroup, &c->pidfd);
 out:;
 	int e = errno;
-	keep(0, in[0]), keep(0, out[1]), keep(0, err[1]), keep(0, sock[1]), keep(0, cgroup);
+	keep(0, in[0]), keep(0, out[1]), keep(0, err[1]), keep(0, sock[1]), keep(0, cgroup), keep(0, log);
 	if (r < 0) {
 		keep(0, in[1]), keep(0, out[0]), keep(0, err[0]), keep(0, sock[0]);
 		shut(&c->log), shut(&c->oom), shut(&c->dir);
@@ -322,6 +376,9 @@ int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
 			return -1;
 		pod_pid = q;
 	}
+	*what = "capabilities";
+	if (drop() < 0)
+		return -1;
 	listener = l;
 	ready = 1;
 	return 0;
