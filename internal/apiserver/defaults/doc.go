@@ -18,6 +18,8 @@ import (
 // so one registration serves every version.
 func Register(s *runtime.Scheme) error {
 	registerCore(s)
+	registerServices(s)
+	registerVolumes(s)
 	registerApps(s)
 	registerBatch(s)
 	registerRbac(s)
@@ -34,18 +36,22 @@ func Register(s *runtime.Scheme) error {
 func registerCore(s *runtime.Scheme) {
 	add(s, Pod)
 	add(s, func(o *corev1.PodTemplate) { podTemplate(&o.Template) })
-	add(s, replicationController)
-	add(s, service)
 	add(s, endpoints)
 	add(s, secret)
 	add(s, namespace)
 	add(s, node)
 	add(s, limitRange)
+}
+
+func registerServices(s *runtime.Scheme) { add(s, service) }
+
+func registerVolumes(s *runtime.Scheme) {
 	add(s, persistentVolume)
 	add(s, persistentVolumeClaim)
 }
 
 func registerApps(s *runtime.Scheme) {
+	add(s, replicationController)
 	add(s, deployment)
 	add(s, replicaSet)
 	add(s, statefulSet)

@@ -9,6 +9,6 @@ import (
 // BuiltIn returns the kinds of all groups but pods and services. may answers what a request needs to be allowed
 // beside the write itself, checks what a write of device claims needs.
 func BuiltIn(may authorizer.UnconditionalAuthorizer, checks DeviceChecks) []*Resource {
-	return slices.Concat(Core(), Apps(), Batch(), Coordination(), Discovery(), Node(), Policy(), Scheduling(), RBAC(), Networking(),
+	return slices.Concat(Core(), Volumes(), Apps(), Batch(), Coordination(), Discovery(), Node(), Policy(), Scheduling(), RBAC(), Networking(),
 		Storage(), Autoscaling(), Migration(), Certificates(may), Dynamic(checks))
 }

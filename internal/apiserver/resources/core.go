@@ -30,11 +30,14 @@ func core(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersio
 // eventTTL is how long an event is kept.
 const eventTTL = time.Hour
 
-// Core returns the kinds of the core group except pods and services.
+// Core returns the kinds of the core group except pods, services, volumes and replication controllers.
 func Core() []*Resource {
 	return []*Resource{namespaces(), nodes(), events(), configMaps(), secrets(), serviceAccounts(), endpoints(), limitRanges(), resourceQuotas(),
-		persistentVolumes(), persistentVolumeClaims(), replicationControllers(), podTemplates()}
+		podTemplates()}
 }
+
+// Volumes returns persistent volumes and their claims.
+func Volumes() []*Resource { return []*Resource{persistentVolumes(), persistentVolumeClaims()} }
 
 func namespaces() *Resource {
 	return Of[corev1.Namespace, corev1.NamespaceList](Resource{

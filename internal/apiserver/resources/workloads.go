@@ -30,9 +30,9 @@ var wideTemplateColumns = []table.Column{
 	{Name: "Selector", Wide: true, Description: "The label selector of the pods."},
 }
 
-// Apps returns the kinds of apps.
+// Apps returns the kinds of apps, and replication controllers.
 func Apps() []*Resource {
-	return []*Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions()}
+	return []*Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions(), replicationControllers()}
 }
 
 // Batch returns the kinds of batch.

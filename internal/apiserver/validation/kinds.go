@@ -30,6 +30,8 @@ import (
 // kinds lists the rules by kind, group by group. Nothing writes to it.
 var kinds = []map[schema.GroupKind]func() Rules{
 	coreRules,
+	servicesRules,
+	volumesRules,
 	appsRules,
 	batchRules,
 	discoveryRules,
@@ -58,12 +60,7 @@ var coreRules = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "ServiceAccount"): func() Rules { return Rules{Name: apivalidation.ValidateServiceAccountName} },
 	of(corev1.GroupName, "ConfigMap"):      func() Rules { return rulesOf(nil, configMap, configMapUpdate) },
 	of(corev1.GroupName, "Secret"):         func() Rules { return hinted(rulesOf(nil, secret, secretUpdate), secretWarnings) },
-	of(corev1.GroupName, "Service"): func() Rules {
-		r := rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate)
-		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
-		return r
-	},
-	of(corev1.GroupName, "Endpoints"): func() Rules { return hinted(rulesOf(nil, endpoints, endpointsUpdate), endpointsWarnings) },
+	of(corev1.GroupName, "Endpoints"):      func() Rules { return hinted(rulesOf(nil, endpoints, endpointsUpdate), endpointsWarnings) },
 	of(corev1.GroupName, "Event"): func() Rules {
 		return Rules{Name: noName, Create: eventCreate, Update: eventUpdate}
 	},
@@ -71,21 +68,33 @@ var coreRules = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "ResourceQuota"): func() Rules {
 		return withStatus(rulesOf(nil, resourceQuota, resourceQuotaUpdate), resourceQuotaStatusUpdate)
 	},
-	of(corev1.GroupName, "PersistentVolume"): func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
-	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules {
-		return hinted(withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate), persistentVolumeClaimWarnings)
-	},
 	of(corev1.GroupName, "PodTemplate"): func() Rules {
 		return rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
 			return podTemplate(&t.Template, field.NewPath("template"))
 		}, nil)
 	},
-	of(corev1.GroupName, "ReplicationController"): func() Rules {
-		return warned(withStatus(rulesOf(nil, replicationController, nil), replicationControllerStatusUpdate), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
+}
+
+var servicesRules = map[schema.GroupKind]func() Rules{
+	of(corev1.GroupName, "Service"): func() Rules {
+		r := rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate)
+		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
+		return r
 	},
 }
 
+var volumesRules = map[schema.GroupKind]func() Rules{
+	of(corev1.GroupName, "PersistentVolume"): func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
+	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules {
+		return hinted(withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate), persistentVolumeClaimWarnings)
+	},
+}
+
+// appsRules are those of apps, and of the oldest of its kind.
 var appsRules = map[schema.GroupKind]func() Rules{
+	of(corev1.GroupName, "ReplicationController"): func() Rules {
+		return warned(withStatus(rulesOf(nil, replicationController, nil), replicationControllerStatusUpdate), func(r *corev1.ReplicationController) *corev1.PodTemplateSpec { return r.Spec.Template })
+	},
 	of(appsv1.GroupName, "Deployment"): func() Rules {
 		return warned(withStatus(rulesOf(nil, deployment, deploymentUpdate), deploymentStatusUpdate), func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template })
 	},
