@@ -260,7 +260,9 @@ func (c *carob) agent() (*node.Agent, error) {
 	}
 	callers := x509.NewCertPool()
 	callers.AddCert(c.keys.CA)
-	return node.New(node.Config{
+	var agent *node.Agent
+	images := tellChanges(c.engine.images, func() { agent.ImagesChanged() })
+	agent, err := node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir, CgroupRoot: c.in.CgroupRoot,
 		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
@@ -271,13 +273,14 @@ func (c *carob) agent() (*node.Agent, error) {
 		},
 		Handlers: map[string]http.Handler{
 			"/timeline/":              c.timeline.Handler(),
-			"/" + imageapi.Path:       c.engine.images,
-			"/" + imageapi.Path + "/": c.engine.images,
+			"/" + imageapi.Path:       images,
+			"/" + imageapi.Path + "/": images,
 		},
 		Manifests: c.in.PodManifestDir, Complete: completePod,
 		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace, ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		Journal: c.timeline,
 	})
+	return agent, err
 }
 
 // completePod does to a static pod what the API server does to others.

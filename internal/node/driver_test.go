@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/base/journal"
+	"carob/internal/core/podlife"
 )
 
 // L3.40: others end with their grace, then the critical pod runs; meanwhile nobody takes the room.
@@ -29,7 +30,7 @@ func TestCriticalPodPreempts(t *testing.T) {
 		critical.Labels = map[string]string{"instead-of": "low"}
 		w.api.put(critical)
 		settle(time.Second)
-		if v, _ := w.pods.Get("default", "critical"); v.Life != "" || len(v.Waits) != 1 || v.Waits[0].For != "preemption" {
+		if v, _ := w.pods.Get("default", "critical"); v.Life != podlife.Syncing || len(v.Waits) != 1 || v.Waits[0].For != "preemption" {
 			t.Errorf("it does not wait: %s %v", v.Life, v.Waits)
 		}
 		late := webPod("late")

@@ -34,6 +34,7 @@ type fakeRuntime struct {
 	starting time.Duration   // what a start takes; cancelled in that time it ends the container
 	down     bool
 	gap      bool // lists have no containers
+	away     bool // the registry
 
 	mu         sync.Mutex
 	n          int
@@ -330,8 +331,11 @@ func (r *fakeRuntime) PullImage(ctx context.Context, req *cri.PullImageRequest) 
 	if err := r.enter("PullImage"); err != nil {
 		return nil, err
 	}
-	slow := r.slowPull[req.Image.Image]
+	slow, away := r.slowPull[req.Image.Image], r.away
 	r.mu.Unlock()
+	if away {
+		return nil, status.Error(codes.Unavailable, "the registry is away")
+	}
 	if slow > 0 {
 		select {
 		case <-time.After(slow):

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
@@ -26,6 +27,7 @@ import (
 type Agent struct {
 	cfg   Config
 	ready chan struct{}
+	parts atomic.Pointer[parts] // nil before Run has built them
 }
 
 // New checks cfg and builds an agent; nothing is started or touched before Run.
@@ -48,6 +50,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.parts.Store(p)
 
 	g, ctx := errgroup.WithContext(ctx)
 	drive := func(run func(context.Context)) {
@@ -114,6 +117,15 @@ func all(ctx context.Context, closed ...<-chan struct{}) bool {
 		}
 	}
 	return true
+}
+
+// ImagesChanged says that somebody else than the agent brought images to this machine
+// or removed some: pods that wait for one look again at once. Without it they look
+// every ten seconds.
+func (a *Agent) ImagesChanged() {
+	if p := a.parts.Load(); p != nil {
+		p.imagesChanged()
+	}
 }
 
 // Ready is closed when the Node object is stored as Ready and pods are taken.

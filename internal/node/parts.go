@@ -119,7 +119,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		},
 	})
 	if p.pulls, err = image.New(image.Config{
-		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls, Pulled: func() { p.reporter.ImagesChanged() },
+		Runtime: cfg.Runtime, Secrets: p.refs, MaxPulls: cfg.MaxPulls, Pulled: p.imagesChanged,
 		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Event: func(pod *corev1.Pod, eventType, reason, message string) {
 			p.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
@@ -140,6 +140,9 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		},
 		TerminationMessage: p.volumes.TerminationMessage,
 		LogTail:            logs.Tail,
+		NewestLog: func(pod *corev1.Pod, container string) (int, bool, error) {
+			return logs.Newest(cfg.PodLogDir, pod, container)
+		},
 		LogPath: func(id, path string, running bool) {
 			if running {
 				p.rotator.Add(id, path)
@@ -282,6 +285,12 @@ func (p *parts) lifeNode() func() podlife.Node {
 		n.NetworkProblem, n.DiskShort = p.health.networkProblem(), p.eviction.DiskShort()
 		return n
 	}
+}
+
+// imagesChanged tells those that look at the images of the machine.
+func (p *parts) imagesChanged() {
+	p.reporter.ImagesChanged()
+	p.pods.ImagesChanged()
 }
 
 // object is the node as registered, or as it will be: static pods don't wait for that.

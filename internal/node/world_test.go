@@ -42,6 +42,7 @@ type world struct {
 	held    <-chan struct{} // decisions wait for it; nil: for nothing
 
 	pods *pods.Manager
+	deaf bool   // the agent is not told of images
 	stop func() // ends this agent and waits for it
 }
 
@@ -92,6 +93,7 @@ func (w *world) start() {
 	status := nodestatus.New(w.api)
 	images, err := image.New(image.Config{
 		Runtime: w.runtime, Secrets: noObjects{}, MaxPulls: 5, Event: func(*corev1.Pod, string, string, string) {},
+		Pulled: func() { w.imagesChanged() },
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -104,6 +106,9 @@ func (w *world) start() {
 		},
 		TerminationMessage: func(string) (string, error) { return "", nil },
 		LogTail:            func(string, int, int64) (string, error) { return "", nil },
+		NewestLog: func(pod *corev1.Pod, container string) (int, bool, error) {
+			return logs.Newest(w.logs, pod, container)
+		},
 	})
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer, Status: status, Objects: noObjects{},
@@ -186,6 +191,12 @@ func (w *world) hold(release <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.held = release
+}
+
+func (w *world) imagesChanged() {
+	if !w.deaf {
+		w.pods.ImagesChanged()
+	}
 }
 
 func (w *world) sawEvent(part string) bool {

@@ -32,6 +32,7 @@ func (a *agent) add(o *object) {
 	w := a.w
 	own := &owner{w: w, object: o, life: a.life, pod: o.pod, number: o.number, gone: !o.exists, stale: true}
 	a.owners = append(a.owners, own)
+	own.hold = o.held
 	own.runs = own.pod
 	own.published, own.last = own.pod.Status, own.pod.Status
 	if o.refused != nil && own.pod.DeletionTimestamp == nil && !ended(own.pod.Status.Phase) && !own.gone {
@@ -164,11 +165,23 @@ func (a *agent) relist() {
 		return
 	}
 	for _, own := range slices.Clone(a.owners) {
-		own.refresh()
+		if a.w.deafFor() == 0 && own.listedAnew() {
+			own.refresh()
+		}
 	}
 	for _, o := range a.w.pods {
 		if a.find(o) == nil && a.w.knows(o.pod.UID) {
 			a.add(o)
+		}
+	}
+}
+
+// imagesChanged tells the pods that wait for an image that others may be here.
+func (a *agent) imagesChanged() {
+	for _, own := range slices.Clone(a.owners) {
+		if !own.lookAt.IsZero() {
+			own.stale = true
+			own.step()
 		}
 	}
 }

@@ -31,8 +31,16 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 	}
 	switch a := a.(type) {
 	case podlife.CreateSandbox, podlife.StartContainer, podlife.PullImage, podlife.PrepareVolumes:
+		if own.hold != nil {
+			w.broken(heldWaits, name, "%s before there is room", k)
+		}
 		if s, ok := a.(podlife.StartContainer); ok {
 			w.checkPostStart(own, s.Container)
+			for _, l := range own.logs {
+				if l.Container == s.Container && s.Attempt <= l.Attempt {
+					w.broken(countsGoOn, name, "%s after %d.log", k, l.Attempt)
+				}
+			}
 		}
 		if life != podlife.Syncing {
 			w.broken(noStartWhenOver, name, "%s while %s", k, life)

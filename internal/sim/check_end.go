@@ -171,7 +171,7 @@ func (own *owner) keeps(c *corev1.Container) string {
 		switch {
 		case x.Object == c.Name && (x.For == "start" || x.For == "back-off"):
 			return x.For
-		case x.For == "image" && (x.Object == c.Image || x.Object == c.Name) && troubled(c):
+		case x.For == "image" && (x.Object == c.Image || x.Object == c.Name) && own.w.troubled(c):
 			return "image " + x.Object
 		}
 	}
@@ -182,7 +182,7 @@ func (own *owner) keeps(c *corev1.Container) string {
 			if s.Name == c.Name {
 				break
 			}
-			if b, _, init := containerOf(own.pod, s.Name); b != nil && init && !s.Ready && (s.Started == nil || !*s.Started || troubled(b) || strings.HasPrefix(s.Name, "init")) {
+			if b, _, init := containerOf(own.pod, s.Name); b != nil && init && !s.Ready && (s.Started == nil || !*s.Started || own.w.troubled(b) || strings.HasPrefix(s.Name, "init")) {
 				return "init container " + s.Name
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // checkStatus compares a status that Step wants with the one before.
@@ -25,6 +26,7 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	}
 	w.checkCounts(name, old, st)
 	w.checkReady(own, in, st)
+	w.checkAllowed(own, old, st)
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		resize := c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
@@ -49,6 +51,25 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 		if c := condition(st, theirs.Type); c == nil || *c != *theirs {
 			w.broken(othersKept, name, "%s=%s becomes %v", theirs.Type, theirs.Status, c)
 		}
+	}
+}
+
+// checkAllowed asks the contract about a status and about its way from the one before.
+// Another writer may have ended the pod as it pleased.
+func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
+	if own.object.collected {
+		return
+	}
+	before, after := *own.pod, *own.pod
+	before.Status, after.Status = *old, *st
+	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
+		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap
+	})
+	if len(b) > 0 {
+		w.broken(statusAllowed, own.pod.Name, "%v", b)
+	}
+	if b := podstatus.CheckChange(&before, &after); len(b) > 0 {
+		w.broken(changeAllowed, own.pod.Name, "%v", b)
 	}
 }
 

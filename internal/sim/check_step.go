@@ -90,7 +90,7 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 		}
 	}
 	for _, x := range out.Waits {
-		if flying == 0 && out.Wake.IsZero() && x.For != "network" && x.For != "init container" {
+		if flying == 0 && out.Wake.IsZero() && out.Look.IsZero() && x.For != "network" && x.For != "room" && x.For != "init container" {
 			w.broken(waitHasWake, name, "waits for %s %s", x.For, x.Object)
 		}
 		if x.For == "" || x.Since.IsZero() {

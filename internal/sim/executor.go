@@ -294,6 +294,9 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 		err = own.resize(a)
 	case podlife.RemoveContainer:
 		w.checkNotRunning(own.object, a.ContainerID)
+		if a.Logs {
+			own.removeLog(a)
+		}
 		_, err = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID})
 	case podlife.StopSandbox:
 		w.checkNothingRuns(own.object, a.SandboxID, "its sandbox is stopped")
@@ -320,6 +323,8 @@ func (own *owner) pull(a podlife.PullImage) (*podlife.Failure, *podlife.Pulled) 
 		return failure("ErrImagePull", err.Error()), nil
 	}
 	own.object.container(a.Container).pulled = true
+	own.w.imageCame(a.Image)
+	own.w.agent.imagesChanged()
 	return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20, Took: 1234567 * time.Nanosecond, Waited: 2 * time.Second}
 }
 
@@ -344,6 +349,10 @@ func (own *owner) resize(a podlife.Resize) error {
 	sized.Resources = a.Resources
 	l := limitsOf(own.runs, &sized)
 	own.w.checkResize(own, a, l)
+	if own.memory.stale == nil {
+		own.memory.stale = map[string]bool{}
+	}
+	own.memory.stale[a.ContainerID] = true
 	_, err := own.w.runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{ContainerId: a.ContainerID, Linux: l})
 	return err
 }
@@ -373,6 +382,9 @@ func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
 		return failure("CreateContainerError", err.Error())
 	}
 	own.made = append(own.made, resp.ContainerId)
+	if t := own.object.container(a.Container); !slices.Contains(t.logs, a.Attempt) {
+		t.logs = append(t.logs, a.Attempt)
+	}
 	if w.chance(w.fault / 4) {
 		return &podlife.Failure{Reason: "RunContainerError", Message: "the start was lost", Created: true}
 	}
@@ -382,6 +394,16 @@ func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
 	}
 	w.result.Starts++
 	return nil
+}
+
+// removeLog removes the log of an instance with it.
+func (own *owner) removeLog(a podlife.RemoveContainer) {
+	for _, c := range own.observed.Containers {
+		if c.ID == a.ContainerID {
+			t := own.object.container(a.Container)
+			t.logs = slices.DeleteFunc(slices.Clone(t.logs), func(n int) bool { return n == c.Attempt })
+		}
+	}
 }
 
 // verdict is what a probe finds: some instances are sick, others fail now and then.

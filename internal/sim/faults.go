@@ -169,6 +169,9 @@ func (w *world) accident(o *object) {
 func (w *world) calm() {
 	w.calmed, w.fault = true, 0
 	w.apiUp, w.slow, w.full, w.deaf = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	for _, o := range w.pods {
+		w.free(o)
+	}
 	w.logf("calm")
 }
 

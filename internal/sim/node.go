@@ -52,6 +52,19 @@ func (w *world) refuse(o *object) {
 	o.upset = true
 }
 
+// free gives a pod that waits for it the room on the node.
+func (w *world) free(o *object) {
+	if o.held == nil {
+		return
+	}
+	w.logf("%s has room now", o.pod.Name)
+	o.held = nil
+	if own := w.agent.find(o); own != nil {
+		own.hold = nil
+		own.soon()
+	}
+}
+
 // outage takes the pod network away for a while (L3.50).
 func (w *world) outage(d time.Duration) {
 	w.logf("the pod network is not ready for %v", d)

@@ -29,8 +29,13 @@ type owner struct {
 	stage    podlife.Life
 	stale    bool // the picture is older than an outcome
 	observed podlife.Observed
+	memory   memory
+	logs     []podlife.LogFile // found at the first look
+	hold     *podlife.Hold
 	seen     sight
-	made     []string // containers, in this life
+	gap      bool      // the picture misses what this agent never heard of
+	lookAt   time.Time // when the picture has become too old
+	made     []string  // containers, in this life
 	done     []podlife.Outcome
 	probes   []podlife.ProbeResult
 	flights  []*flight
@@ -107,6 +112,9 @@ func (own *owner) ready() bool {
 // step is one turn of the driver.
 func (own *owner) step() {
 	w := own.w
+	if !own.lookAt.IsZero() && !w.now().Before(own.lookAt) {
+		own.stale = true
+	}
 	if own.dead || !own.ready() {
 		return
 	}
@@ -114,7 +122,7 @@ func (own *owner) step() {
 		own.state, own.started = podlife.Recover(own.pod, own.observed), true
 	}
 	in := podlife.Input{
-		Now: w.now(), Pod: own.pod, Gone: own.gone, Stop: own.stop, Reject: own.rejected, Node: w.facts(),
+		Now: w.now(), Pod: own.pod, Gone: own.gone, Hold: own.hold, Stop: own.stop, Reject: own.rejected, Node: w.facts(),
 		Observed: own.observed, Probes: own.probes, Done: own.done,
 	}
 	before := own.state
@@ -152,7 +160,12 @@ func (own *owner) step() {
 	for _, e := range out.Events {
 		w.logf("%s event %s %s", own.pod.Name, e.Reason, e.Message)
 	}
-	own.wakeAt(out.Wake, in.Now)
+	own.lookAt = out.Look
+	wake := out.Wake
+	if wake.IsZero() || !out.Look.IsZero() && out.Look.Before(wake) {
+		wake = out.Look
+	}
+	own.wakeAt(wake, in.Now)
 	if out.Life == podlife.Finished {
 		own.die()
 		w.agent.owners = slices.DeleteFunc(w.agent.owners, func(o *owner) bool { return o == own })

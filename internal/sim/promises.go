@@ -49,6 +49,11 @@ var (
 	succeededMeans  = Invariant{"succeeded-means", "Succeeded is when every container ended with 0", "L4.18"}
 	staticLives     = Invariant{"static-lives", "the end of a static pod is no terminal phase", "L7.115"}
 	countsRise      = Invariant{"counts-rise", "restartCount never falls", "L3.88, L12.13"}
+	countsGoOn      = Invariant{"counts-go-on", "restartCount goes on where the log files end", "L3.88"}
+	imageUsed       = Invariant{"image-used", "a container starts when the image it waits for is here, whoever brought it", "L3.103, L3.104, L3.113"}
+	heldWaits       = Invariant{"held-waits", "nothing is begun for a pod that waits for room", "L3.10, L3.40"}
+	statusAllowed   = Invariant{"status-allowed", "a status is one that the contract allows (core/podstatus)", "L4, L12"}
+	changeAllowed   = Invariant{"change-allowed", "a status may come after the one before (core/podstatus)", "L1.74, L4, L12.13"}
 	generationRises = Invariant{"generation-rises", "observedGeneration never falls", "L0.6"}
 	readyRuns       = Invariant{"ready-runs", "what is ready runs", "L4.40, L4.41"}
 	readyMeans      = Invariant{"ready-means", "Ready is when all containers and gates are", "L4.53, L4.54"}
@@ -81,7 +86,7 @@ var Invariants = []Invariant{
 	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce, backoffKept, restartedInTime,
 	retryWaits, probedInTime, livenessKills, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept, killedInTime, deadlineKept,
 	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds, stoppedEnds, stopKept, rejectedIsOver,
-	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, generationRises, readyRuns, readyMeans, endedNotReady,
+	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, countsGoOn, imageUsed, heldWaits, statusAllowed, changeAllowed, generationRises, readyRuns, readyMeans, endedNotReady,
 	othersKept, conditionTime, startTimeFixed, addressesKept, resizeGranted, groupFirst, resizeEnds, resizeOver, resetEnds, lifeForward,
 	waitHasWake, neverSilent, wakeAhead, idleIsQuiet, deterministic, quiescent, oneKey, noPanic, recovers, statusTrue, oneSandbox,
 }

@@ -281,6 +281,34 @@ var saboteurs = map[string]func(*breach){
 			b.out.Status.ContainerStatuses[i].RestartCount %= 2
 		}
 	},
+	countsGoOn.Name: func(b *breach) {
+		for i, x := range b.out.Begin {
+			if s, ok := x.Action.(podlife.StartContainer); ok && len(b.own.logs) > 0 {
+				s.Attempt = 0
+				b.out.Begin[i].Action = s
+			}
+		}
+	},
+	imageUsed.Name: func(b *breach) { b.out.Look = time.Time{} },
+	heldWaits.Name: func(b *breach) {
+		if b.own.hold != nil && b.is(podlife.Syncing) {
+			b.begin(podlife.PrepareVolumes{})
+		}
+	},
+	statusAllowed.Name: func(b *breach) { // as it was between creation and start
+		b.out.Status.ContainerStatuses = slices.Clone(b.out.Status.ContainerStatuses)
+		for i := range b.out.Status.ContainerStatuses {
+			if w := b.out.Status.ContainerStatuses[i].State.Waiting; w != nil {
+				b.out.Status.ContainerStatuses[i].State.Waiting = &corev1.ContainerStateWaiting{}
+			}
+		}
+	},
+	changeAllowed.Name: func(b *breach) { // forgets how it ended
+		b.out.Status.ContainerStatuses = slices.Clone(b.out.Status.ContainerStatuses)
+		for i := range b.out.Status.ContainerStatuses {
+			b.out.Status.ContainerStatuses[i].LastTerminationState = corev1.ContainerState{}
+		}
+	},
 	generationRises.Name: func(b *breach) { b.out.Status.ObservedGeneration = -b.out.Status.ObservedGeneration },
 	readyRuns.Name: func(b *breach) {
 		b.out.Status.ContainerStatuses = slices.Clone(b.out.Status.ContainerStatuses)

@@ -33,6 +33,7 @@ type truth struct {
 	lastProbe  time.Time
 	lastStart  time.Time
 	lastSeen   time.Time // started, or ended after having run
+	logs       []int     // restart counts of the log files on the disk
 }
 
 func (t *truth) stops(at time.Time) {

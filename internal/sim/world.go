@@ -46,6 +46,7 @@ type world struct {
 	full    time.Time     // the disk is full until then
 	deaf    time.Time     // the runtime does not answer until then
 	network string        // why the pod network is not ready
+	healed  bool          // the broken image can be read
 
 	versions int       // of objects in the API server
 	mounts   uint64    // counts changes of volumes and groups
@@ -64,6 +65,7 @@ type object struct {
 	static    bool // comes from a file: nobody but the agent knows its status
 	finalizer bool
 	refused   *podlife.Rejection // the next agent refuses it
+	held      *podlife.Hold      // it waits for room
 	granted   []*corev1.Pod      // versions whose resources the node granted
 	stored    corev1.PodStatus   // last one
 	truth     map[string]*truth  // by container; looked up, never ranged over
@@ -136,6 +138,9 @@ func (w *world) populate() {
 			w.after(at, func() { w.outage(d) })
 		}
 	}
+	for range w.rand.IntN(4) {
+		w.sometime(w.bring)
+	}
 	if !w.clean {
 		w.planFaults()
 	}
@@ -153,6 +158,11 @@ func (w *world) newObject(i int) {
 	}
 	if w.chance(0.03) && !o.static {
 		o.refused = &podlife.Rejection{Reason: "OutOfmemory", Message: "Node didn't have enough resource: memory"}
+	}
+	if w.chance(0.05) && !o.static {
+		o.held = &podlife.Hold{For: "room", Object: "default/other", Why: "Node didn't have enough resource: cpu."}
+		w.sometime(func() { w.free(o) })
+		w.sometime(func() { w.free(o) })
 	}
 	begin := w.upTo(30 * time.Second)
 	if w.element() {

@@ -182,6 +182,7 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 	}
 	m.failed(opStart, f.Object, o.Err.Message, o.At)
 	c.mem.Waiting = waiting{Reason: reason, Message: o.Err.Message, At: o.At}
+	m.forgetRemoved(c)
 	text := o.Err.Message
 	if text == "" {
 		text = reason

@@ -18,6 +18,7 @@ type Input struct {
 	Now      time.Time     // the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
 	Pod      *corev1.Pod   // what is wanted, newest version seen; Status is what the API server holds; read only
 	Gone     bool          // the object left its source (force delete, manifest removed): end the pod, publish nothing
+	Hold     *Hold         // the node has no room yet: nothing is begun for the pod until it has
 	Stop     *Stop         // eviction, preemption or shutdown asks the pod to end
 	Reject   *Rejection    // node admission refused the pod (L3.12): it never runs
 	Node     Node          // facts of the machine
@@ -47,6 +48,15 @@ type Stop struct {
 	Grace     *time.Duration       // replaces the pod's own grace when shorter
 }
 
+// Hold keeps a pod from beginning until others that are ending have made room: those
+// that are preempted for it (L3.40), and those whose objects were deleted by force
+// while their containers still run.
+type Hold struct {
+	For    string // what it waits for: "preemption", "room"
+	Object string // the pods that it waits for
+	Why    string // what there is no room for, for users
+}
+
 // Rejection is a refusal of the pod by the node (L3.12).
 type Rejection struct{ Reason, Message string }
 
@@ -59,6 +69,13 @@ type Observed struct {
 	Containers []Container  // every attempt still known, oldest first
 	Images     []ImageState // one for every image the pod names
 	Volumes    VolumeState
+	Logs       []LogFile // of containers that the runtime knows no instance of; only in the first snapshot of a pod
+}
+
+// LogFile is the newest log file that a container of the pod left on the disk.
+type LogFile struct {
+	Container string
+	Attempt   int // the restart count in its name, N.log (L3.88)
 }
 
 // Sandbox is one pod sandbox as the runtime reports it.
@@ -128,7 +145,11 @@ type Output struct {
 	// resize waits to be granted; its generation is the granted one then (L3.120).
 	Allocated *corev1.Pod
 	Wake      time.Time // call Step again by then; zero when no time matters
-	Waits     []Wait    // what the pod waits for, one for each thing; empty when it waits for nothing
+	// Look is when the snapshot has become too old: take a new one by then, and call
+	// Step. It may be now. Zero while the pod waits for nothing that comes without an
+	// event: an image may be brought by anybody (L3.104).
+	Look  time.Time
+	Waits []Wait // what the pod waits for, one for each thing; empty when it waits for nothing
 }
 
 // Begin is an action with what caused it, for the timeline.

@@ -14,6 +14,9 @@ import (
 // only its own container. Starts themselves happen one after the other in spec
 // order, and a postStart hook holds back the containers after it (L3.56).
 func (m *machine) sync() (over string) {
+	if m.held() {
+		return ""
+	}
 	m.prepareVolumes()
 	m.askForResize()
 	m.leaveStopping()
@@ -45,6 +48,25 @@ func (m *machine) sync() (over string) {
 	}
 	m.advanceStops(false)
 	return ""
+}
+
+// held keeps a pod waiting for room on the node. What runs already has its room.
+func (m *machine) held() bool {
+	h := m.in.Hold
+	if h == nil || len(m.in.Observed.Sandboxes)+len(m.in.Observed.Containers)+len(m.s.InFlight) > 0 {
+		m.s.Held = waiting{}
+		return false
+	}
+	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
+		if m.s.Held.Reason == "" {
+			m.s.Held.At = m.now
+			m.event(corev1.EventTypeNormal, "WaitingForRoom", fmt.Sprintf("%s Waits until these have ended: %s", h.Why, h.Object), "")
+		}
+		m.s.Held.Reason, m.s.Held.Message = h.For, h.Object
+	}
+	m.sandboxProblem = "waits for room on the node until these have ended: " + h.Object
+	m.out.Waits = append(m.out.Waits, Wait{For: h.For, Object: h.Object, Since: m.s.Held.At, LastErr: h.Why})
+	return true
 }
 
 // prepareVolumes sets up volumes, directories and cgroup (L3.50 steps 5–8).

@@ -20,6 +20,10 @@ const (
 	pullBackoffMax     = 300 * time.Second
 )
 
+// lookEvery is how old a picture may be while an image is waited for: it may arrive
+// without a word, and upstream looks with each try of the pod (L0.34, L3.104).
+const lookEvery = 10 * time.Second
+
 // image gets the image of c. It returns the id to start with and whether it was
 // there already, or "" while it is missing; busy says that a pull is under way.
 func (m *machine) image(c *slot) (ref string, present, busy bool) {
@@ -42,11 +46,15 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 	policy := c.spec.ImagePullPolicy
 	if policy != corev1.PullAlways {
 		switch {
-		case known != nil && known.Err != "":
+		case known == nil: // a picture of an older spec
+			m.lookBy(m.now)
+			m.out.Waits = append(m.out.Waits, Wait{For: "image", Object: c.spec.Image, Since: m.now})
+			return "", false, false
+		case known.Err != "":
 			text := fmt.Sprintf("Failed to inspect image %q: %v", c.spec.Image, known.Err)
 			m.imageRefused(c, "ImageInspectError", text, "InspectFailed", text)
 			return "", false, false
-		case known != nil && known.Ref != "":
+		case known.Ref != "":
 			return known.Ref, true, false
 		case policy == corev1.PullNever:
 			text := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.spec.Image)
@@ -92,6 +100,9 @@ func (m *machine) imageWait(c *slot) bool {
 		return false
 	}
 	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: until, LastErr: im.Prior.Message})
+	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
+		m.lookBy(m.own(m.in.Observed.Taken).Add(lookEvery))
+	}
 	visible := im.Failed.Add(settle)
 	switch {
 	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
@@ -148,6 +159,22 @@ func (m *machine) imageState(image string) *ImageState {
 		}
 	}
 	return nil
+}
+
+// forgetRemoved forgets what was pulled for a start that failed and is not there any
+// more: it was removed in between, and the next start gets it again.
+func (m *machine) forgetRemoved(c *slot) {
+	forget := func(c *slot) {
+		if im := m.imageState(c.spec.Image); im != nil && im.Ref == "" && im.Err == "" {
+			c.mem.Pulled = ""
+		}
+	}
+	forget(c)
+	for i := range m.volumes {
+		if v := &m.volumes[i]; mountsVolume(c, v) {
+			forget(v)
+		}
+	}
 }
 
 // pulling finds the pull of an image for any container of the pod.

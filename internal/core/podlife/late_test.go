@@ -51,9 +51,50 @@ func TestImageThatAnotherMustNotPull(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers = nil
 	in.Pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+	in.Observed.Images = []ImageState{{Image: "nginx"}}
 	_, out := Step(State{}, in)
 	if !begins(out, "pull/b") || begins(out, "pull/a") {
 		t.Errorf("begins %v", out.Begin)
+	}
+}
+
+// A picture that was taken before the pod named an image says nothing of it: a new one
+// is asked for, now, before anything is pulled or refused (L3.101).
+func TestImageThatThePictureDoesNotKnow(t *testing.T) {
+	_, in := steady()
+	in.Observed.Containers, in.Observed.Images = nil, nil
+	s, out := Step(State{}, in)
+	if len(out.Begin)+len(out.Events) > 0 || !out.Look.Equal(in.Now) {
+		t.Errorf("begins %v, tells %v, looks at %v", out.Begin, out.Events, out.Look)
+	}
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	if _, out = Step(s, in); !begins(out, "start/a/0") || !out.Look.IsZero() {
+		t.Errorf("begins %v, looks at %v", out.Begin, out.Look)
+	}
+}
+
+// While an image is awaited the picture may be ten seconds old, whatever the back-off:
+// it may come without a word. One that is pulled at each start is not looked for (L3.104, L3.113).
+func TestLooksForImages(t *testing.T) {
+	for _, tt := range []struct {
+		policy corev1.PullPolicy
+		old    time.Duration // age of the picture
+		want   time.Duration // from now; negative: none
+	}{
+		{corev1.PullNever, 0, 10 * time.Second}, {corev1.PullNever, 7 * time.Second, 3 * time.Second}, {corev1.PullNever, time.Hour, 0},
+		{corev1.PullIfNotPresent, 0, 10 * time.Second}, {corev1.PullAlways, 0, -1},
+	} {
+		s, in := steady()
+		in.Observed.Containers = nil
+		in.Pod.Spec.Containers = in.Pod.Spec.Containers[:1]
+		in.Pod.Spec.Containers[0].ImagePullPolicy = tt.policy
+		in.Observed.Images = []ImageState{{Image: "nginx"}}
+		s.Images = []imageMemory{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now, Prior: waiting{Reason: reasonErrImagePull}}}
+		in.Observed.Taken = in.Now.Add(-tt.old)
+		_, out := Step(s, in)
+		if want := in.Now.Add(tt.want); tt.want >= 0 && !out.Look.Equal(want) || tt.want < 0 && !out.Look.IsZero() {
+			t.Errorf("%s, a picture of %v ago: looks at %v, now is %v", tt.policy, tt.old, out.Look, in.Now)
+		}
 	}
 }
 

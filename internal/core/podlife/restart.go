@@ -141,6 +141,7 @@ func (m *machine) crashWait(c *slot) bool {
 func (m *machine) tellCrash(c *slot, e exit, ended, until time.Time) {
 	m.wait(Wait{For: "back-off", Object: c.spec.Name, Since: ended, Until: until,
 		LastErr: fmt.Sprintf("exit code %d (%s)", e.code, e.reason)})
+	m.lookBy(until) // the image may have been removed meanwhile
 	if visible := ended.Add(settle); m.now.Before(visible) {
 		m.wake(visible)
 		return

@@ -126,6 +126,7 @@ func (m *machine) endSandboxes() bool {
 		default: // stopAll and stopSandboxes wait for the others
 		}
 	}
+	m.spareKilled()
 	if m.stopAll("sandbox is replaced: "+m.sandboxProblem, m.podGrace(), false) {
 		done = false
 	}
@@ -140,6 +141,16 @@ func (m *machine) endSandboxes() bool {
 		}
 	}
 	return done
+}
+
+// spareKilled notes that what runs in the old sandboxes is killed for no fault of its
+// own: it runs again whatever its end says, and without back-off (L3.62).
+func (m *machine) spareKilled() {
+	for i := range m.slots {
+		if c := &m.slots[i]; c.newest != nil && mayRun(c.newest) {
+			c.mem.Replace, c.mem.Crash.Granted = c.newest.ID, c.newest.ID
+		}
+	}
 }
 
 // stopSandboxes stops every sandbox once. True when all are stopped.

@@ -106,8 +106,15 @@ func (m *machine) index() {
 				c.mem.Attempts = max(c.mem.Attempts, o.Attempt+1)
 			}
 		}
+		c.mem.Lost = c.mem.Lost && c.newest == nil
 		if c.newest == nil {
+			for _, l := range m.in.Observed.Logs {
+				if l.Container == c.spec.Name {
+					c.mem.Attempts = max(c.mem.Attempts, l.Attempt+1) // L3.88
+				}
+			}
 			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil {
+				c.mem.Lost = c.mem.Lost || old.State.Running != nil
 				used := 0
 				if old.ContainerID != "" {
 					used = 1 // the count of the instance that is lost
@@ -170,6 +177,9 @@ func (m *machine) lastExit(c *slot) (exit, bool) {
 		return exit{id: old.ContainerID, code: unknownExitCode, reason: reasonStatusUnknown}, true
 	case t == nil && old.State.Waiting != nil:
 		t = old.LastTerminationState.Terminated
+		if c.mem.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the one before
+			return exit{code: unknownExitCode, reason: reasonStatusUnknown}, true
+		}
 	}
 	if t == nil {
 		return exit{}, false

@@ -27,6 +27,7 @@ type State struct {
 	Stopped    []string // sandboxes that StopSandbox ended; removed ones are forgotten
 	Replaced   string   // sandbox whose replacement was announced (L3.62)
 	Network    waiting  // the network problem already reported (L3.50 step 3)
+	Held       waiting  // why it waits for room, as it was told
 	PodIPs     []string // of the newest sandbox that had any (L7.27)
 	End        ending
 	RestartAll restartingAll
@@ -92,6 +93,7 @@ type memory struct {
 	Adopted   string  // instance that ran when the agent began; its verdicts may be older (L4.42)
 	Ended     sighting
 	Crash     crashBackoff
+	Lost      bool    // the newest instance ran, and vanished
 	Pulled    string  // image id a pull brought for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)

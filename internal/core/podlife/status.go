@@ -49,6 +49,9 @@ func (m *machine) status() corev1.PodStatus {
 func (m *machine) rejectedStatus() corev1.PodStatus {
 	held := m.s.Life == Syncing || m.s.Life == Terminating // until its containers have ended (L7.70)
 	st := m.s.Last
+	if st.Phase == "" {
+		st.Phase = corev1.PodPending
+	}
 	if !held {
 		st = corev1.PodStatus{
 			ObservedGeneration: max(m.pod.Generation, m.s.Last.ObservedGeneration),

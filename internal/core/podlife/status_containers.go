@@ -49,6 +49,8 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 		}
 	}
 	switch {
+	case old != nil && m.starting(c):
+		s = *old // until the new instance runs or its start has failed, nothing of it is seen
 	case c.newest != nil:
 		m.observedStatus(c, &s, old)
 	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "":
@@ -73,6 +75,16 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 		s.Started = new(started)
 	}
 	return s
+}
+
+// starting reports whether the newest instance of c has been made by a start that has
+// not ended: others are too slow to show that moment, and nobody expects it.
+func (m *machine) starting(c *slot) bool {
+	if c.newest == nil || c.newest.State != ContainerCreated {
+		return false
+	}
+	f := m.inFlight(opStart, c.spec.Name)
+	return f != nil && f.Attempt == c.newest.Attempt
 }
 
 // defaultWaiting is the state of a container that nothing is known of (L4.25, L12.12).
@@ -104,6 +116,9 @@ func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBeg
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
 		}}
 	case old.State.Running != nil:
+		if s.LastTerminationState.Terminated != nil {
+			return // an end that was seen says more (L4.27)
+		}
 		s.LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason: reasonStatusUnknown, ExitCode: unknownExitCode,
 			Message: "The container could not be located when the pod was deleted.  The container used to be Running",
@@ -142,6 +157,9 @@ func (m *machine) observedStatus(c *slot, s, old *corev1.ContainerStatus) {
 		}
 	case ContainerExited:
 		s.State.Terminated = m.terminated(o, id, old)
+		if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == id {
+			s.LastTerminationState = corev1.ContainerState{} // it was shown there while the container waited
+		}
 	case ContainerUnknown:
 		if old != nil && old.State.Running != nil {
 			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonStatusUnknown,
@@ -149,9 +167,13 @@ func (m *machine) observedStatus(c *slot, s, old *corev1.ContainerStatus) {
 			s.RestartCount = old.RestartCount + 1
 			break
 		}
-		s.State.Waiting = &corev1.ContainerStateWaiting{}
+		if old != nil && old.State.Terminated != nil && old.ContainerID == id {
+			s.State = old.State // as it was given up
+			break
+		}
+		s.State.Waiting = m.defaultWaiting(old)
 	default:
-		s.State.Waiting = &corev1.ContainerStateWaiting{}
+		s.State.Waiting = m.defaultWaiting(old)
 	}
 	if old != nil && old.State.Terminated != nil && old.ContainerID != id {
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}

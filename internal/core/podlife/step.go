@@ -184,6 +184,16 @@ func (m *machine) wake(t time.Time) {
 	}
 }
 
+// lookBy asks for a new picture at t, or now when t has passed.
+func (m *machine) lookBy(t time.Time) {
+	if t.Before(m.now) {
+		t = m.now
+	}
+	if m.out.Look.IsZero() || t.Before(m.out.Look) {
+		m.out.Look = t
+	}
+}
+
 func (m *machine) event(kind, reason, message, fieldPath string) {
 	m.out.Events = append(m.out.Events, Event{Type: kind, Reason: reason, Message: message, FieldPath: fieldPath})
 }

@@ -37,6 +37,9 @@ import (
 //	refused, accepted        what admission says when the agent looks next
 //	crash [clock=D], reboot  the agent starts again with nothing but status and runtime; the clock was set back by D
 //	room                     another pod leaves the node
+//	hold [for=F] [object=O], free   the node has no room for the pod, the body says why; it has again
+//	made KEY                 the container of a start in flight exists, and does not run yet
+//	logs NAME N              the newest log that a container left on the disk is N.log
 //	condition TYPE STATUS, api [phase=P] [reason=R]   somebody else writes to the status; the body is the message
 //	resources                what the status says of resources, allocated and in force
 //	status                   the whole status as YAML
@@ -199,6 +202,24 @@ func (w *world) command(d *datadriven.TestData) string {
 		w.in.Stop = s
 	case "room":
 		w.in.Node.Vacated++
+	case "hold":
+		w.in.Hold = &Hold{For: arg("for"), Object: arg("object"), Why: d.Input}
+	case "free":
+		w.in.Hold = nil
+	case "made":
+		key := Key(d.CmdArgs[0].Key)
+		for _, a := range w.flying {
+			if s, ok := a.(StartContainer); ok && a.Key() == key {
+				w.create(s).State = ContainerCreated
+			}
+		}
+	case "logs":
+		attempt, err := strconv.Atoi(d.CmdArgs[1].Key)
+		if err != nil {
+			w.t.Fatalf("%v", err)
+		}
+		w.in.Observed.Logs = append(w.in.Observed.Logs, LogFile{Container: d.CmdArgs[0].Key, Attempt: attempt})
+		return ""
 	case "resources":
 		return w.resources()
 	case "condition": // somebody else writes a condition
@@ -435,6 +456,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 		w.present[a.Image] = true
 		w.images()
 	case StartContainer:
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.State == ContainerCreated && c.Name == a.Container })
 		w.create(a)
 	case StopContainer:
 		code, _ := strconv.Atoi(value(d, "code"))

@@ -188,7 +188,8 @@ func (r *report) last(c *container) {
 	}
 	r.end(name, last)
 	if last != nil && s.State.Waiting == nil {
-		if s.RestartCount == 0 || last.ContainerID != "" && last.ContainerID == s.ContainerID {
+		lost := last.Reason == "ContainerStatusUnknown" // with a pod that ends it counts as no restart (L4.27)
+		if s.RestartCount == 0 && !lost || last.ContainerID != "" && last.ContainerID == s.ContainerID {
 			r.broken(LastEnd, "%s: %d restarts, it is %q, the last one %q", name, s.RestartCount, s.ContainerID, last.ContainerID)
 		}
 	}

@@ -50,6 +50,9 @@ type Config struct {
 	TerminationMessage func(path string) (string, error)
 	// LogTail reads the end of a container log (L3.151).
 	LogTail func(path string, lines int, bytes int64) (string, error)
+	// NewestLog is the restart count in the name of the newest log file of a container
+	// (L3.88); ok is false when it left none. Nil: nobody looks.
+	NewestLog func(pod *corev1.Pod, container string) (attempt int, ok bool, err error)
 	// LogPath is told where a container that runs writes its log; nil: nobody cares.
 	LogPath func(containerID, path string, running bool)
 }
@@ -202,7 +205,8 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if m.states == nil {
+	first := m.states == nil
+	if first {
 		m.expectPublished(&pod.Status)
 	}
 	seen := podlife.Observed{Taken: time.Now()}
@@ -229,12 +233,40 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	if seen.Containers, err = o.containers(ctx, m, allContainers); err != nil {
 		return seen, err
 	}
+	if first {
+		if seen.Logs, err = o.logFiles(pod, seen.Containers); err != nil {
+			return seen, err
+		}
+	}
 	m.states = outline(allSandboxes, allContainers)
 	for _, image := range imagesOf(pod) {
 		seen.Images = append(seen.Images, o.cfg.Image(ctx, pod, image))
 	}
 	seen.Volumes = o.cfg.Volumes(pod)
 	return seen, ctx.Err()
+}
+
+// logFiles looks for what containers left that the runtime has nothing of.
+func (o *Observer) logFiles(pod *corev1.Pod, here []podlife.Container) (found []podlife.LogFile, err error) {
+	if o.cfg.NewestLog == nil {
+		return nil, nil
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			name := list[i].Name
+			if slices.ContainsFunc(here, func(c podlife.Container) bool { return c.Name == name }) {
+				continue
+			}
+			attempt, ok, err := o.cfg.NewestLog(pod, name)
+			if err != nil {
+				return nil, fmt.Errorf("look for logs of container %s: %w", name, err)
+			}
+			if ok {
+				found = append(found, podlife.LogFile{Container: name, Attempt: attempt})
+			}
+		}
+	}
+	return found, nil
 }
 
 func outline(sandboxes []*cri.PodSandbox, containers []*cri.Container) states {

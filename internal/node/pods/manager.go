@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,9 @@ import (
 //
 //	Update ──▶ owned ──life is Finished──▶ at rest ──deletion, removal──▶ owned again
 //	  │ ▲        └──gone and Finished──▶ forgotten
-//	  ▼ │
-//	waiting, for pods that end to make room for it
+//
+// A pod that the node has no room for until others have ended is held: its owner
+// publishes what it waits for and begins nothing.
 type Manager struct {
 	cfg Config
 
@@ -36,6 +38,7 @@ type Manager struct {
 	closed  bool
 
 	vacated atomic.Int64
+	turns   int64 // of entries
 }
 
 // entry is one pod. Its fields are guarded by Manager.mu.
@@ -44,10 +47,12 @@ type entry struct {
 	source   string
 	gone     bool // left its source
 	rejected *podlife.Rejection
-	victims  []types.UID // pods that end to make room for it; empty: it waits for none
-	owner    *owner      // nil while at rest, and while it waits
-	claim    *corev1.Pod // a resize that was granted; see claimed
-	last     View        // of the last owner
+	victims  []types.UID   // pods that end to make room for it, because they were told to
+	hold     *podlife.Hold // it waits for room; nil: it has its place
+	turn     int64         // the order in which pods came to wait
+	owner    *owner        // nil while at rest
+	claim    *corev1.Pod   // a resize that was granted; see claimed
+	last     View          // of the last owner
 }
 
 // View is what is known of a pod at this moment.
@@ -169,6 +174,18 @@ func (m *Manager) NodeChanged() {
 	}
 }
 
+// ImagesChanged says that images came to the machine or left it: pods that wait for
+// one look again.
+func (m *Manager) ImagesChanged() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.entries {
+		if e.owner != nil {
+			e.owner.imagesChanged()
+		}
+	}
+}
+
 // ErrUnknown is answered about pods that are not here.
 var ErrUnknown = errors.New("pod is not known on this node")
 
@@ -248,9 +265,6 @@ func (e *entry) view() View {
 	if v.Life == "" {
 		v.Status = e.pod.Status
 	}
-	if len(e.victims) > 0 {
-		v.Waits = []podlife.Wait{{For: "preemption", Object: fmt.Sprintf("%d pods", len(e.victims))}}
-	}
 	v.Pod = e.pod
 	return v
 }
@@ -274,8 +288,10 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	switch {
 	case e.owner != nil:
 		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })
-	case len(e.victims) > 0:
-		m.admit(e)
+		if e.hold != nil && !mayRun(pod) {
+			m.release(e)
+			m.makeRoom() // what waits behind it may have its place
+		}
 	case deleting: // a pod at rest that somebody deletes must be deleted to the end (L7.42)
 		m.own(e)
 	}
@@ -287,35 +303,87 @@ func (m *Manager) remove(uid types.UID) {
 		return
 	}
 	e.gone = true
-	e.victims = nil
 	if e.owner != nil {
 		e.owner.post(func(b *mailbox) { b.gone = true })
+		if e.hold != nil {
+			m.release(e)
+			m.makeRoom()
+		}
 		return
 	}
 	m.own(e) // at rest: its containers, logs and directories are left to remove
 }
 
-// admit asks the node about a pod that has no owner yet, with m.mu held. Where
-// others must end first they are told to, once, and the pod waits for them.
+// admit asks the node about a pod that has no place yet, with m.mu held, and gives it
+// an owner. A pod that fits beside the others, and not beside those that are gone from
+// their source and still end here, waits until they have: the scheduler sees them no
+// more. Where others must be ended for it they are told to, once (L3.40).
 func (m *Manager) admit(e *entry) {
+	var hold *podlife.Hold
 	if mayRun(e.pod) {
-		others := m.active(e.pod.UID)
-		if slices.ContainsFunc(others, func(p *corev1.Pod) bool { return slices.Contains(e.victims, p.UID) }) {
-			return // not all have ended; others would be picked now
-		}
-		v := m.cfg.Admit(e.pod, others)
-		if v.Rejection != nil && len(v.Victims) > 0 {
-			e.victims = nil
-			for _, victim := range v.Victims {
-				e.victims = append(e.victims, victim.UID)
-				m.preempt(victim)
-			}
-			return
-		}
-		e.rejected = v.Rejection
+		hold, e.rejected = m.place(e)
 	}
-	e.victims = nil
-	m.own(e)
+	switch {
+	case hold == nil:
+		e.victims = nil
+	case e.hold == nil:
+		m.turns++
+		e.turn = m.turns
+	case *e.hold == *hold:
+		return
+	}
+	e.hold = hold
+	if e.owner == nil {
+		m.own(e)
+		return
+	}
+	rejected := e.rejected
+	e.owner.post(func(b *mailbox) { b.hold, b.rejected = hold, rejected })
+}
+
+// release lets go of a pod that need not wait any more, for it ends.
+func (m *Manager) release(e *entry) {
+	e.hold, e.victims = nil, nil
+	e.owner.post(func(b *mailbox) { b.hold = nil })
+}
+
+// place finds room for a pod: what it has to wait for, or why it is refused; neither
+// when it has its place.
+func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
+	staying, leaving := m.holders(e)
+	if waits := among(staying, e.victims); len(waits) > 0 {
+		return holdFor("preemption", waits, e.hold.Why), nil // not all have ended; others would be picked now
+	}
+	v := m.cfg.Admit(e.pod, staying)
+	switch {
+	case v.Rejection != nil && len(v.Victims) > 0:
+		e.victims = nil
+		for _, victim := range v.Victims {
+			e.victims = append(e.victims, victim.UID)
+			m.preempt(victim)
+		}
+		return holdFor("preemption", v.Victims, v.Rejection.Message), nil
+	case v.Rejection != nil || len(leaving) == 0:
+		return nil, v.Rejection
+	}
+	if v = m.cfg.Admit(e.pod, append(staying, leaving...)); v.Rejection != nil {
+		return holdFor("room", leaving, v.Rejection.Message), nil
+	}
+	return nil, nil
+}
+
+func holdFor(what string, others []*corev1.Pod, why string) *podlife.Hold {
+	names := make([]string, 0, len(others))
+	for _, p := range others {
+		names = append(names, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.UID))
+	}
+	slices.Sort(names)
+	return &podlife.Hold{For: what, Object: strings.Join(names, ", "), Why: why}
+}
+
+// among are the pods that have one of the UIDs.
+func among(pods []*corev1.Pod, uids []types.UID) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !slices.Contains(uids, p.UID) })
 }
 
 // preempt ends a pod for a critical one (L3.40), with m.mu held.
@@ -333,18 +401,37 @@ func (m *Manager) preempt(victim *corev1.Pod) {
 	m.cfg.Event(e.pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Preempting", Message: message}) // L10.14
 }
 
-// active are the pods that hold resources of the node, but for one (L3.10). What
-// waits for others to end holds them already: nobody else may take its place.
+// active are the pods that hold resources of the node, but for one (L3.10).
 func (m *Manager) active(but types.UID) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for uid, e := range m.entries {
-		switch {
-		case uid == but || e.rejected != nil || e.gone && e.owner == nil:
-		case len(e.victims) > 0, e.owner != nil && !terminal(e.view().Status.Phase):
+		if uid != but && e.holds() {
 			pods = append(pods, e.runs())
 		}
 	}
 	return pods
+}
+
+// holders are the pods that hold resources of the node as one sees it that wants some:
+// those that stay, with those that wait before it, and those that are gone from their
+// source and have not ended here.
+func (m *Manager) holders(of *entry) (staying, leaving []*corev1.Pod) {
+	for _, e := range m.entries {
+		switch {
+		case e == of || !e.holds() || e.hold != nil && of.hold != nil && e.turn > of.turn:
+		case e.gone:
+			leaving = append(leaving, e.runs())
+		default:
+			staying = append(staying, e.runs())
+		}
+	}
+	return staying, leaving
+}
+
+// holds tells whether the pod takes room on the node. What waits for others to end
+// does already: nobody else may take its place.
+func (e *entry) holds() bool {
+	return e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase)
 }
 
 // runs is the pod with the resources that it may use.
@@ -367,7 +454,7 @@ func (m *Manager) own(e *entry) {
 	if m.closed {
 		return
 	}
-	e.owner = newOwner(&m.cfg, m, e.pod, e.gone, e.rejected)
+	e.owner = newOwner(&m.cfg, m, e)
 	m.pending = append(m.pending, e.owner)
 	select {
 	case m.wake <- struct{}{}:

@@ -30,6 +30,7 @@ type owner struct {
 	// Of the goroutine only.
 	pod      *corev1.Pod
 	gone     bool
+	hold     *podlife.Hold
 	rejected *podlife.Rejection
 	stop     *podlife.Stop
 	state    podlife.State
@@ -38,6 +39,7 @@ type owner struct {
 	resizes  bool        // a resize is being brought in force
 	observed podlife.Observed
 	stale    bool
+	look     time.Time // when the picture has become too old; zero: never
 	probes   []podlife.ProbeResult
 	done     []podlife.Outcome
 	flights  map[podlife.Key]context.CancelFunc // actions begun and not ended
@@ -60,12 +62,17 @@ type mailbox struct {
 	waits time.Time // since when something is in the box; zero: nothing is
 	works time.Time // since when the owner is at what it took out; zero: it sleeps
 
-	pod    *corev1.Pod
-	gone   bool
-	stop   *podlife.Stop
-	stale  bool
-	probes []podlife.ProbeResult
-	done   []podlife.Outcome
+	pod      *corev1.Pod
+	gone     bool
+	hold     *podlife.Hold
+	rejected *podlife.Rejection
+	stop     *podlife.Stop
+	stale    bool
+	probes   []podlife.ProbeResult
+	done     []podlife.Outcome
+
+	awaitsImage bool // the owner wants to hear of images
+	images      bool // images changed since its last look
 }
 
 // hub is what an owner may ask of the manager about the other pods.
@@ -78,11 +85,11 @@ type hub interface {
 	vacate()
 }
 
-func newOwner(cfg *Config, hub hub, pod *corev1.Pod, gone bool, rejected *podlife.Rejection) *owner {
+func newOwner(cfg *Config, hub hub, e *entry) *owner {
 	return &owner{
-		cfg: cfg, hub: hub, pod: pod, runs: pod, gone: gone, rejected: rejected, stale: true,
+		cfg: cfg, hub: hub, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
-		box:     mailbox{wake: make(chan struct{}, 1), pod: pod, gone: gone},
+		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
 		log:     newChronicle(cfg.Journal),
 	}
 }
@@ -101,18 +108,32 @@ func (o *owner) post(change func(*mailbox)) {
 	}
 }
 
+// imagesChanged tells an owner that waits for an image that there may be others now.
+func (o *owner) imagesChanged() {
+	o.box.mu.Lock()
+	o.box.images = true
+	tell := o.box.awaitsImage
+	o.box.mu.Unlock()
+	if tell {
+		o.post(func(*mailbox) {})
+	}
+}
+
 // collect empties the mailbox into the owner.
 func (o *owner) collect() {
 	b := &o.box
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waits, b.works = time.Time{}, time.Now()
-	o.pod, o.gone = b.pod, b.gone
+	o.pod, o.gone, o.hold, o.rejected = b.pod, b.gone, b.hold, b.rejected
 	if b.stop != nil {
 		o.stop, b.stop = b.stop, nil
 	}
-	if b.stale || len(b.done) > 0 {
+	if b.stale || len(b.done) > 0 || b.images && b.awaitsImage || !o.look.IsZero() && !time.Now().Before(o.look) {
 		o.stale, b.stale = true, false
+	}
+	if o.stale {
+		b.images = false // what comes from here on may be missing in the picture
 	}
 	o.probes = append(o.probes, b.probes...)
 	o.done = append(o.done, b.done...)
@@ -140,7 +161,7 @@ func (o *owner) run(ctx context.Context) bool {
 			if o.life == podlife.Finished && len(o.flights) == 0 {
 				return true
 			}
-			schedule(timer, wake)
+			schedule(timer, earlier(wake, o.look))
 		} else {
 			schedule(timer, o.lookErr.next)
 		}
@@ -156,6 +177,14 @@ func schedule(timer *time.Timer, at time.Time) {
 	}
 	// The floor keeps a deadline in the past from becoming a spin.
 	timer.Reset(max(time.Until(at), time.Millisecond))
+}
+
+// earlier is the first of two times; zero is no time.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // ready brings the picture of the runtime up to date; false: it can't be had now.
@@ -211,7 +240,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		o.state, o.started = o.cfg.Machine.Recover(o.pod, o.observed), true
 	}
 	in := podlife.Input{
-		Now: time.Now(), Pod: o.pod, Gone: o.gone, Stop: o.stop, Reject: o.rejected,
+		Now: time.Now(), Pod: o.pod, Gone: o.gone, Hold: o.hold, Stop: o.stop, Reject: o.rejected,
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.hub.vacancies()
@@ -246,6 +275,8 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		room = room || o.resizes
 		o.resizes = resizes
 	}
+	o.look = out.Look
+	o.listen(!out.Look.IsZero())
 	o.show(out)
 	if room {
 		o.hub.vacate()
@@ -259,6 +290,18 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		o.begin(ctx, actions, b)
 	}
 	return out.Wake
+}
+
+// listen says whether the owner wants to hear of images. What it missed while it
+// decided, it hears now.
+func (o *owner) listen(awaitsImage bool) {
+	o.box.mu.Lock()
+	o.box.awaitsImage = awaitsImage
+	missed := awaitsImage && o.box.images
+	o.box.mu.Unlock()
+	if missed {
+		o.post(func(*mailbox) {})
+	}
 }
 
 // begin starts an action, unless one with its key is in flight.

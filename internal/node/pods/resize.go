@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -55,15 +56,13 @@ func (m *Manager) vacate() {
 	m.makeRoom()
 }
 
-// makeRoom gives the room that others made to the critical pods they made it for,
+// makeRoom gives the room that others made to the pods that wait for their place,
 // then to the pods that wait for a resize, in their order (L3.123), and tells all of
 // them to ask; with m.mu held.
 func (m *Manager) makeRoom() {
 	m.vacated.Add(1)
-	for _, e := range m.entries {
-		if len(e.victims) > 0 {
-			m.admit(e)
-		}
+	for _, e := range m.waiting() {
+		m.admit(e)
 	}
 	type waiter struct {
 		resources.Resize
@@ -87,6 +86,18 @@ func (m *Manager) makeRoom() {
 	for _, w := range waiters {
 		m.claim(w.entry, w.Wanted)
 	}
+}
+
+// waiting are the pods that wait for room, in the order in which they came.
+func (m *Manager) waiting() []*entry {
+	var all []*entry
+	for _, e := range m.entries {
+		if e.hold != nil {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return cmp.Compare(a.turn, b.turn) })
+	return all
 }
 
 func deferredSince(st *corev1.PodStatus) (time.Time, bool) {
