@@ -526,6 +526,7 @@ func (d *fakeDisk) SubPath(context.Context, spec.SubPath) (string, error) {
 func (d *fakeDisk) HostsFile(types.UID, []byte) (string, error)        { return "/hosts", nil }
 func (d *fakeDisk) TerminationLog(types.UID, string) (string, error)   { return "/termination", nil }
 func (d *fakeDisk) ReadFile(types.UID, string, string) ([]byte, error) { return nil, nil }
+func (d *fakeDisk) Resized(*corev1.Pod)                                {}
 func (d *fakeDisk) Ensure(*corev1.Pod) error                           { return nil }
 func (d *fakeDisk) Resize(*corev1.Pod, bool) error                     { return nil }
 func (d *fakeDisk) Parent(*corev1.Pod) string                          { return "/kubepods/pod" }

@@ -275,7 +275,7 @@ func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
 func (p *parts) lifeNode() func() podlife.Node {
 	fixed := podlife.Node{
 		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, AgentStarted: p.started,
-		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain,
+		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain, CgroupV2: p.cgroups.V2(),
 	}
 	for _, ip := range p.cfg.HostIPs {
 		fixed.HostIPs = append(fixed.HostIPs, ip.String())

@@ -81,3 +81,53 @@ spec:
 		contains(t, "events", events(), want)
 	}
 }
+
+// TestResizeInitContainer: an init container is resized while it runs, without a restart,
+// and the files that show its resources follow (L3.120, L3.135).
+func TestResizeInitContainer(t *testing.T) {
+	c := shared
+	c.remove(t, "sized-first")
+	c.kubectlIn(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: sized-first}
+spec:
+  terminationGracePeriodSeconds: 0
+  initContainers:
+  - name: first
+    image: busybox
+    command: [sh, -c, "until [ -e /data/go ]; do sleep 0.1; done"]
+    resources: {requests: {cpu: 100m}, limits: {cpu: 200m}}
+    volumeMounts: [{name: data, mountPath: /data}, {name: info, mountPath: /info}]
+  containers:
+  - name: c
+    image: busybox
+    command: [sleep, "3600"]
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes:
+  - {name: data, emptyDir: {}}
+  - name: info
+    downwardAPI:
+      items: [{path: limit, resourceFieldRef: {containerName: first, resource: limits.cpu, divisor: 1m}}]
+`, "apply", "-f", "-")
+	c.wait(t, "pod/sized-first", "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}")
+	inside := func(command string) string {
+		t.Helper()
+		return strings.TrimSpace(c.kubectl(t, "exec", "sized-first", "-c", "first", "--", "sh", "-c", command))
+	}
+	contains(t, "the limit in the file", inside("cat /info/limit"), "200")
+	id := c.pod(t, "sized-first").Status.InitContainerStatuses[0].ContainerID
+	c.kubectl(t, "patch", "pod", "sized-first", "--subresource=resize", "--patch",
+		`{"spec":{"initContainers":[{"name":"first","resources":{"requests":{"cpu":"300m"},"limits":{"cpu":"500m"}}}]}}`)
+	c.wait(t, "pod/sized-first", "jsonpath={.status.initContainerStatuses[0].resources.limits.cpu}=500m")
+	c.wait(t, "pod/sized-first", "jsonpath={.status.initContainerStatuses[0].allocatedResources.cpu}=300m")
+	contains(t, "cpu limit in the container", inside("cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"), "50000")
+	contains(t, "the limit in the file", inside("until grep -q 500 /info/limit; do sleep 0.1; done; cat /info/limit"), "500")
+	c.waitEvent(t, "sized-first", "ResizeCompleted")
+	if st := c.pod(t, "sized-first").Status.InitContainerStatuses[0]; st.ContainerID != id || st.RestartCount != 0 {
+		t.Errorf("the container was restarted: %s, %d", st.ContainerID, st.RestartCount)
+	}
+	inside("touch /data/go")
+	c.wait(t, "pod/sized-first", "condition=Ready")
+	c.kubectl(t, "delete", "pod", "sized-first")
+}

@@ -202,8 +202,8 @@ func (k *podChecker) resizePolicy(c *corev1.Container, r role, at *field.Path) f
 		never := k.spec.RestartPolicy == corev1.RestartPolicyNever
 		switch {
 		case r == initial && !resources.IsSidecar(c):
-			if p.RestartPolicy == corev1.RestartContainer {
-				errs = append(errs, field.Invalid(at, p.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers"))
+			if p.RestartPolicy == corev1.RestartContainer && !k.kept.restarts {
+				errs = append(errs, field.Invalid(at.Index(i).Child("restartPolicy"), p.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers"))
 			}
 			if never && p.RestartPolicy != corev1.NotRequired {
 				errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))

@@ -29,7 +29,10 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 
 // changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules let pass.
 func changedPod(p, old *corev1.Pod) field.ErrorList {
-	return checkPod(p, podFaults{selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec), devices: hasMappedDevice(&old.Spec), annotations: true})
+	return checkPod(p, podFaults{
+		selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec), devices: hasMappedDevice(&old.Spec),
+		restarts: restartsInit(&old.Spec), annotations: true,
+	})
 }
 
 // podFaults are what a pod may have because the stored one has it.
@@ -38,6 +41,7 @@ type podFaults struct {
 	tokenPaths bool // of projected tokens, outside their volumes
 	sysctls    bool // of namespaces that are the host's
 	devices    bool // in user namespaces
+	restarts   bool // of init containers that are resized
 	// Annotations about containers that are not there: a change adds none.
 	annotations bool
 }
@@ -57,6 +61,13 @@ func hasHostSysctl(s *corev1.PodSpec) bool {
 
 func hasMappedDevice(s *corev1.PodSpec) bool {
 	return s.HostUsers != nil && !*s.HostUsers && slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return len(c.VolumeDevices) > 0 })
+}
+
+// restartsInit tells whether a resize would restart an init container that is no sidecar.
+func restartsInit(s *corev1.PodSpec) bool {
+	return slices.ContainsFunc(s.InitContainers, func(c corev1.Container) bool {
+		return !resources.IsSidecar(&c) && slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
+	})
 }
 
 func hasBadTokenPath(s *corev1.PodSpec) bool {

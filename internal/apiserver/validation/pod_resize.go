@@ -39,15 +39,16 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 	for i := range rest.InitContainers {
 		c, was, at := &rest.InitContainers[i], &old.Spec.InitContainers[i], spec.Child("initContainers").Index(i)
 		changed := !apiequality.Semantic.DeepEqual(c, was)
-		if resources.IsSidecar(was) {
-			errs = append(errs, nothingRemoved(c.Resources, was.Resources, "resource", at.Child("resources"))...)
-		} else if changed {
-			errs = append(errs, field.Forbidden(spec, "resources for non-sidecar init containers are immutable"))
-			*c = *was.DeepCopy()
-			continue
-		}
+		errs = append(errs, nothingRemoved(c.Resources, was.Resources, "resource", at.Child("resources"))...)
 		if c.Resources = withoutAmounts(c.Resources, was.Resources); !apiequality.Semantic.DeepEqual(c, was) {
 			errs = append(errs, field.Forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable"))
+		}
+		if changed && !resources.IsSidecar(c) { // such pods were stored by servers that let them in
+			for _, policy := range c.ResizePolicy {
+				if policy.RestartPolicy == corev1.RestartContainer {
+					errs = append(errs, field.Forbidden(at, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized"))
+				}
+			}
 		}
 	}
 	for i := range rest.Containers {

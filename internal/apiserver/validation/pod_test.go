@@ -273,6 +273,18 @@ func TestSubresourceUpdates(t *testing.T) {
 		{"resize to another class", ValidatePodResize, nil, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
 		}, []string{"spec.containers[0].resources.requests: Forbidden", "spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing"}},
+		{"resize of an init container", ValidatePodResize, initContainer(nil), func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Requests = list("cpu", "2")
+		}, nil},
+		{"an init container that would be restarted", ValidatePodResize, initContainer([]corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: corev1.RestartContainer}}),
+			func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Requests = list("cpu", "2") },
+			[]string{"spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer cannot be resized"}},
+		{"one that is not resized", ValidatePodResize, initContainer([]corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: corev1.RestartContainer}}),
+			func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = list("cpu", "2") }, nil},
+		{"an init container without its request", ValidatePodResize, initContainer(nil), func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Requests = nil },
+			[]string{"spec.initContainers[0].resources.requests: Forbidden: resource requests cannot be removed"}},
+		{"another image of an init container", ValidatePodResize, initContainer(nil), func(p *corev1.Pod) { p.Spec.InitContainers[0].Image = "other" },
+			[]string{"spec.initContainers[0]: Forbidden: only cpu and memory resources for init or sidecar containers are mutable"}},
 		{"resize of other resources", ValidatePodResize, nil, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = list("x", "1")["x"]
 		}, []string{"spec: Forbidden: only cpu and memory resources are mutable"}},
@@ -287,6 +299,16 @@ func TestSubresourceUpdates(t *testing.T) {
 			c.now(p)
 			expect(t, c.check(p, old), c.want)
 		})
+	}
+}
+
+// initContainer adds an init container that is not restarted.
+func initContainer(policies []corev1.ContainerResizePolicy) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{
+			Name: "first", Image: "i", ImagePullPolicy: "Always", TerminationMessagePolicy: "File", ResizePolicy: policies,
+			Resources: corev1.ResourceRequirements{Requests: list("cpu", "1")},
+		}}
 	}
 }
 

@@ -37,6 +37,7 @@ type Node struct {
 	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
 	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
+	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
 	DiskShort       bool          // pods that ended give up their containers before others are evicted (L7.147)
 }
 

@@ -56,3 +56,45 @@ func TestResourcesInForce(t *testing.T) {
 		})
 	}
 }
+
+// L4.32a: a running pod shows the cpu request that its cgroup stands for. On cgroup v1
+// that is what was asked for, on v2 weights are coarser; what the pod names itself
+// stays when it makes the same weight, and next to nothing is not shown.
+func TestWholePodInForce(t *testing.T) {
+	cpu := func(c string) corev1.ResourceList {
+		if c == "" {
+			return nil
+		}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c)}
+	}
+	for _, test := range []struct{ container, pod, overhead, v1, v2 string }{
+		{"100m", "", "", "100m", "79m"},
+		{"101m", "", "", "101m", "79m"},
+		{"1", "", "", "1", "975m"},
+		{"2m", "", "", "", ""},
+		{"1m", "", "", "", ""},
+		{"3m", "", "", "3m", ""},
+		{"", "", "", "", ""},
+		{"100m", "100m", "", "100m", "100m"},
+		{"1", "2", "", "2", "2"},
+		{"100m", "100m", "100m", "200m", "181m"},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}, Overhead: cpu(test.overhead)}}
+		p.Spec.Containers[0].Resources.Requests = cpu(test.container)
+		if test.pod != "" {
+			p.Spec.Resources = &corev1.ResourceRequirements{Requests: cpu(test.pod)}
+		}
+		for v2, want := range map[bool]string{false: test.v1, true: test.v2} {
+			m := &machine{in: Input{Node: Node{CgroupV2: v2}}, pod: p}
+			got := ""
+			if r := m.podResources(p).Running; r != nil {
+				if q, ok := r.Requests[corev1.ResourceCPU]; ok {
+					got = q.String()
+				}
+			}
+			if got != want {
+				t.Errorf("%+v, v2 %v: %q, want %q", test, v2, got, want)
+			}
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"carob/internal/core/resources"
 )
 
 // Values at or below these are what the kernel makes of nothing: the runtime's
@@ -135,13 +137,34 @@ func (m *machine) podResources(pod *corev1.Pod) podResources {
 	if p := pod.Spec.Resources; p != nil {
 		r.Running = p.DeepCopy()
 	}
+	if _, named := r.Running.Requests[corev1.ResourceMemory]; !named {
+		overlay(&r.Running.Requests, requests, corev1.ResourceMemory)
+	}
+	m.showCPU(r.Running, resources.PodCgroup(pod).CPUShares)
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		overlay(&r.Running.Requests, requests, name)
-		if allLimited(pod, name) { // else the pod's cgroup has no limit (L3.117f)
+		had, is := r.Running.Limits[name], limits[name]
+		least := name == corev1.ResourceCPU && had.MilliValue() <= leastCPULimit && is.MilliValue() <= leastCPULimit
+		if !least && allLimited(pod, name) { // else the pod's cgroup has no limit (L3.117f)
 			overlay(&r.Running.Limits, limits, name)
 		}
 	}
 	return r
+}
+
+// showCPU lays the cpu request that the pod's cgroup stands for over the one of its
+// spec, which stays when it makes the same cgroup or both are next to nothing.
+func (m *machine) showCPU(running *corev1.ResourceRequirements, shares uint64) {
+	unified := m.in.Node.CgroupV2
+	own := running.Requests[corev1.ResourceCPU]
+	shown := resources.SharesMilliCPU(shares, unified)
+	if shown <= leastCPURequest && own.MilliValue() <= leastCPURequest ||
+		shown == resources.SharesMilliCPU(resources.CPUShares(own.MilliValue()), unified) {
+		return
+	}
+	if running.Requests == nil {
+		running.Requests = corev1.ResourceList{}
+	}
+	running.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(shown, resource.DecimalSI)
 }
 
 func overlay(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {

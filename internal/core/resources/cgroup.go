@@ -23,6 +23,15 @@ func CPUShares(milliCPU int64) uint64 {
 	return uint64(min(max(milliCPU*1024/1000, MinCPUShares), MaxCPUShares))
 }
 
+// SharesMilliCPU converts shares back into thousandths of a core, as they are read from a
+// cgroup. With unified they were written as the coarser cpu.weight of cgroup v2 (L4.32a).
+func SharesMilliCPU(shares uint64, unified bool) int64 {
+	if unified {
+		shares = (CPUWeight(shares)-1)*(MaxCPUShares-MinCPUShares)/9999 + MinCPUShares
+	}
+	return int64(shares*1000+1023) / 1024
+}
+
 // CPUQuota converts thousandths of a core into µs per CPUPeriod; 0 means no limit (L3.117c).
 func CPUQuota(milliCPU int64) int64 {
 	if milliCPU <= 0 {

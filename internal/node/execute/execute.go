@@ -43,6 +43,7 @@ const (
 type Volumes interface {
 	spec.Disk
 	Prepare(ctx context.Context, pod *corev1.Pod) error
+	Resized(pod *corev1.Pod)
 	Remove(ctx context.Context, uid types.UID) error
 }
 
@@ -135,6 +136,7 @@ func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 	case podlife.RunHook:
 		return failed(e.runHook(ctx, pod, a))
 	case podlife.ResizePod:
+		e.cfg.Volumes.Resized(pod)
 		return failed(failure("ResizePodInPlaceError", e.cfg.Cgroups.Resize(pod, a.Widen)))
 	case podlife.Resize:
 		return failed(e.resize(ctx, pod, a))

@@ -47,8 +47,10 @@ type Manager struct {
 type podVolumes struct {
 	uid    types.UID
 	newest atomic.Pointer[corev1.Pod]
-	ready  atomic.Pointer[map[string]spec.Volume]
-	poke   chan struct{} // an object changed while Prepare waits for one
+	// granted is the pod with the resources that it may use, which are what files show.
+	granted atomic.Pointer[corev1.Pod]
+	ready   atomic.Pointer[map[string]spec.Volume]
+	poke    chan struct{} // an object changed while Prepare waits for one
 
 	mu           sync.Mutex // one preparation, refresh or removal at a time; guards what follows
 	pod          *corev1.Pod
@@ -207,6 +209,7 @@ func (m *Manager) entry(pod *corev1.Pod) *podVolumes {
 		m.pods[pod.UID] = p
 	}
 	p.newest.Store(pod)
+	p.granted.Store(pod)
 	return p
 }
 

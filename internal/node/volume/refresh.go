@@ -67,7 +67,7 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) {
 	if p.ready.Load() == nil {
 		return // removed meanwhile
 	}
-	p.pod = p.newest.Load()
+	p.pod = granted(p.newest.Load(), p.granted.Load())
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	var failed []*SetUpError
@@ -129,15 +129,59 @@ func (m *Manager) Update(pod *corev1.Pod) {
 	m.changed(pod.UID)
 }
 
+// Resized tells that the pod may use other resources than before, and has them in its
+// spec: files that show them follow.
+func (m *Manager) Resized(pod *corev1.Pod) {
+	p := m.find(pod.UID)
+	if p == nil {
+		return
+	}
+	p.granted.Store(pod)
+	if showsFile(pod, func(f *corev1.DownwardAPIVolumeFile) bool { return f.ResourceFieldRef != nil }) {
+		m.changed(pod.UID)
+	}
+}
+
+// granted is the newest version of a pod with the resources that it may use in place
+// of those that it asks for.
+func granted(newest, uses *corev1.Pod) *corev1.Pod {
+	if newest.Generation == uses.Generation {
+		return newest
+	}
+	pod := newest.DeepCopy()
+	pod.Spec.Resources = uses.Spec.Resources
+	for _, list := range [...]struct{ to, from []corev1.Container }{{pod.Spec.InitContainers, uses.Spec.InitContainers}, {pod.Spec.Containers, uses.Spec.Containers}} {
+		for i := range list.to {
+			if i < len(list.from) && list.from[i].Name == list.to[i].Name {
+				list.to[i].Resources = list.from[i].Resources
+			}
+		}
+	}
+	return pod
+}
+
 func showsFields(pod *corev1.Pod) bool {
+	return showsFile(pod, func(*corev1.DownwardAPIVolumeFile) bool { return true })
+}
+
+// showsFile says whether the pod has a downward API file of a kind.
+func showsFile(pod *corev1.Pod, kind func(*corev1.DownwardAPIVolumeFile) bool) bool {
+	some := func(files []corev1.DownwardAPIVolumeFile) bool {
+		for i := range files {
+			if kind(&files[i]) {
+				return true
+			}
+		}
+		return false
+	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if v.DownwardAPI != nil {
+		if v.DownwardAPI != nil && some(v.DownwardAPI.Items) {
 			return true
 		}
 		if v.Projected != nil {
 			for _, src := range v.Projected.Sources {
-				if src.DownwardAPI != nil {
+				if src.DownwardAPI != nil && some(src.DownwardAPI.Items) {
 					return true
 				}
 			}

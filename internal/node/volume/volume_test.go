@@ -410,6 +410,44 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+// Files show the resources that a pod may use: not those that it asks for, and again
+// after a resize (L3.135, L3.120).
+func TestFilesFollowResize(t *testing.T) {
+	w := newWorld(t)
+	pod := podWith("u1", volume("d", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+		{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "requests.cpu", Divisor: resource.MustParse("1m")}},
+		{Path: "l", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}}))
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("100m")}
+	dir := w.mustPrepare(pod)["d"].HostPath
+	p := w.find("u1")
+	look := func(due int, want ...string) {
+		t.Helper()
+		pods, _ := w.due(time.Now())
+		if len(pods) != due {
+			t.Errorf("%d pods due, want %d", len(pods), due)
+		}
+		for range pods {
+			w.refresh(t.Context(), p)
+		}
+		if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	look(0, "cpu 644 100", "l 644 "+pod.Labels["app"])
+	asks := pod.DeepCopy()
+	asks.Generation++
+	asks.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("200m")
+	asks.Labels["app"] = "new"
+	w.Update(asks)
+	look(1, "cpu 644 100", "l 644 new") // asked for only
+	w.Resized(asks)
+	look(1, "cpu 644 200", "l 644 new")
+	again := asks.DeepCopy()
+	again.Labels["app"] = "newer"
+	w.Update(again)
+	look(1, "cpu 644 200", "l 644 newer")
+}
+
 // A reader that goes through the links sees one version or the other, never a mix.
 func TestPublishIsAtomic(t *testing.T) {
 	dir := t.TempDir()
