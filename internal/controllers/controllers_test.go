@@ -406,3 +406,45 @@ func TestBudgetEvents(t *testing.T) {
 		}
 	})
 }
+
+// L0.6: who marks a pod before it is deleted says which generation of it that was.
+func TestGenerationOfDisruption(t *testing.T) {
+	tainted := readyNode("tainted")
+	tainted.Spec.Taints = []corev1.Taint{{Key: "example.com/away", Effect: corev1.TaintEffectNoExecute}}
+	pod := func(name, node string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Generation: 7},
+			Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 6},
+		}
+	}
+	inWorld(t, []runtime.Object{readyNode("n1"), readyNode("tainted"), pod("evicted", "tainted"), pod("orphan", "gone")}, nil, func(w *world) {
+		last := map[string]corev1.PodStatus{}
+		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+			name := a.(ktesting.DeleteAction).GetName()
+			obj, err := w.client.Tracker().Get(a.GetResource(), a.GetNamespace(), name)
+			if err == nil {
+				last[name] = obj.(*corev1.Pod).Status
+			}
+			return false, nil, nil
+		})
+		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), tainted, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		for name, want := range map[string]corev1.PodStatus{
+			"evicted": {Phase: corev1.PodRunning, ObservedGeneration: 6, Conditions: []corev1.PodCondition{{Reason: "DeletionByTaintManager"}}},
+			"orphan":  {Phase: corev1.PodFailed, ObservedGeneration: 7, Conditions: []corev1.PodCondition{{Reason: "DeletionByPodGC"}}},
+		} {
+			got := last[name]
+			if len(got.Conditions) != 1 {
+				w.Errorf("%s: %+v", name, got)
+				continue
+			}
+			if c := got.Conditions[0]; got.Phase != want.Phase || got.ObservedGeneration != want.ObservedGeneration ||
+				c.Type != corev1.DisruptionTarget || c.Reason != want.Conditions[0].Reason || c.ObservedGeneration != 7 {
+				w.Errorf("%s: %+v", name, got)
+			}
+		}
+	})
+}

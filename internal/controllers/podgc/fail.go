@@ -12,9 +12,11 @@ import (
 
 // fail sets the phase, and the condition that says why if there is one, of this very pod.
 func (c *Controller) fail(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
-	status := map[string]any{"phase": corev1.PodFailed}
+	status := map[string]any{"phase": corev1.PodFailed, "observedGeneration": pod.Generation} // L0.6
 	if condition != nil {
-		status["conditions"] = []corev1.PodCondition{*condition}
+		stamped := *condition
+		stamped.ObservedGeneration = pod.Generation
+		status["conditions"] = []corev1.PodCondition{stamped}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {

@@ -162,7 +162,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 	if err == nil && full.UID == pod.UID {
 		setCondition(&full.Status, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
-			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.Now(),
+			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.Now(), ObservedGeneration: full.Generation,
 		})
 		if _, err = pods.UpdateStatus(ctx, full, metav1.UpdateOptions{}); err == nil {
 			err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
@@ -176,8 +176,11 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 
 func setCondition(status *corev1.PodStatus, c corev1.PodCondition) {
 	for i := range status.Conditions {
-		if status.Conditions[i].Type == c.Type {
-			status.Conditions[i] = c
+		if old := &status.Conditions[i]; old.Type == c.Type {
+			if old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+			*old = c
 			return
 		}
 	}
