@@ -131,7 +131,7 @@ func systemPriorityClasses() []*schedulingv1.PriorityClass {
 // kubernetesService keeps the Service by which pods find the API server, and
 // its endpoints at the address the server has today.
 func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
-	ip, address, port := s.allocator.FirstIP().String(), s.cfg.AdvertiseAddress, s.port()
+	ip, address, port := s.allocator.FirstIP().String(), *s.advertised.Load(), s.port()
 	labels := map[string]string{"component": "apiserver", "provider": kubernetesName}
 	err := raw.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},

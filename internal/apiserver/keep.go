@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,7 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-s.moved:
 		}
 		select {
 		case <-ctx.Done():
@@ -68,6 +70,17 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 			time.AfterFunc(keepAgain, func() { signal(changed) })
 		}
 	}
+}
+
+// Advertise has the kubernetes Service lead to another address of the machine. One
+// that is of the other IP family than that of the start, or a loopback address, is
+// not taken.
+func (s *Server) Advertise(addr netip.Addr) {
+	if have := *s.advertised.Load(); addr == have || !reachable(addr) || addr.Is4() != s.cfg.AdvertiseAddress.Is4() {
+		return
+	}
+	s.advertised.Store(&addr)
+	signal(s.moved)
 }
 
 // repairEvery is upstream's period, too.

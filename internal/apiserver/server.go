@@ -67,6 +67,10 @@ type Server struct {
 	ext        extensions
 	versions   []schema.GroupVersion // all that is built in, sorted
 
+	// advertised is where pods find the server; moved (capacity 1) says that it is another one now.
+	advertised atomic.Pointer[netip.Addr]
+	moved      chan struct{}
+
 	ready chan struct{}
 	// stopped is closed with the server.
 	stopped chan struct{}
@@ -86,12 +90,13 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
 	}
 	complete(&cfg)
-	s := &Server{cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
+	s.advertised.Store(&s.cfg.AdvertiseAddress)
 	if a := cfg.AdvertiseAddress; reachable(a) && a.Is4() != cfg.ServiceCIDRs[0].Addr().Is4() {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server's address %v and the first service range %v are not of one IP family", a, cfg.ServiceCIDRs[0])
 	}

@@ -1,21 +1,62 @@
 package app
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"carob/internal/base/instance"
 )
 
-// hostIPs are the addresses of this machine that its Node object shows: the one
-// the default route uses first, at most one of each family.
-func hostIPs(in instance.Instance) []netip.Addr {
+// machine knows the addresses of this machine as they are now.
+type machine struct {
+	in     instance.Instance
+	find   func() []netip.Addr // what the machine has now, the best first; nil: none
+	ips    atomic.Pointer[[]netip.Addr]
+	change func([]netip.Addr) // told of other addresses, by look
+}
+
+func newMachine(in instance.Instance) *machine {
+	m := &machine{in: in, find: foundIPs, change: func([]netip.Addr) {}}
+	m.look()
+	return m
+}
+
+// hostIPs are the addresses that the Node object shows: the one the default route
+// uses first, at most one of each family.
+func (m *machine) hostIPs() []netip.Addr { return *m.ips.Load() }
+
+// look takes up the machine's addresses. A machine that has lost all of them, on its
+// way from one network to the next, keeps those it had; one that never had any is its
+// own: pods reach it at the bridge.
+func (m *machine) look() {
+	found, had := onePerFamily(m.find()), m.ips.Load()
+	if len(found) == 0 {
+		if had != nil {
+			return
+		}
+		found = []netip.Addr{m.in.Pods.Masked().Addr().Next()}
+	}
+	if had != nil && slices.Equal(*had, found) {
+		return
+	}
+	m.ips.Store(&found)
+	if had != nil {
+		m.change(found)
+	}
+}
+
+// foundIPs are the addresses of the device that the default route uses, then of all others.
+func foundIPs() []netip.Addr {
 	var all []netip.Addr
 	if routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL); err == nil {
+		slices.SortStableFunc(routes, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
 		for _, r := range routes {
 			if r.Dst == nil || r.Dst.IP.IsUnspecified() {
 				all = append(all, addresses(r.LinkIndex)...)
@@ -29,25 +70,30 @@ func hostIPs(in instance.Instance) []netip.Addr {
 			}
 		}
 	}
-	// A machine without any network is its own: pods reach it at the bridge.
-	all = append(all, in.Pods.Masked().Addr().Next())
-	return onePerFamily(all)
+	return all
 }
 
+// addresses are those of a device that stay: not the ones that it changes for privacy,
+// gives up, or only tries.
 func addresses(link int) []netip.Addr {
-	l, err := net.InterfaceByIndex(link)
+	l, err := netlink.LinkByIndex(link)
 	if err != nil {
 		return nil
 	}
-	list, err := l.Addrs()
+	list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil
 	}
 	var all []netip.Addr
 	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			all = append(all, p.Addr().Unmap())
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if ip = ip.Unmap(); !ok || !ip.IsGlobalUnicast() {
+			continue
 		}
+		if ip.Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+			continue
+		}
+		all = append(all, ip)
 	}
 	return all
 }

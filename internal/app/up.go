@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
 	"carob/internal/base/memory"
+	"carob/internal/base/netwatch"
 	"carob/internal/base/pki"
 	"carob/internal/cli"
 	"carob/internal/controllers"
@@ -116,7 +118,7 @@ type carob struct {
 
 	api, agentListener net.Listener
 	keys               *pki.PKI
-	hostIPs            []netip.Addr
+	machine            *machine
 
 	server   *apiserver.Server
 	engine   *engine
@@ -142,19 +144,8 @@ func (c *carob) prepare() (err error) {
 	if err := os.MkdirAll(c.in.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make runtime directory: %w", err)
 	}
-	c.hostIPs = hostIPs(c.in)
-	names := []string{c.in.NodeName}
-	for _, ip := range c.hostIPs {
-		names = append(names, ip.String())
-	}
-	hosts := names
-	if !c.in.ListenAddr.Addr().IsUnspecified() {
-		hosts = append(hosts, c.in.ListenAddr.Addr().String())
-	}
-	c.keys, err = pki.Open(pki.Config{
-		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts, ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
-		NodeName: c.in.NodeName, NodeHosts: names,
-	}, time.Now())
+	c.machine = newMachine(c.in)
+	c.keys, err = pki.Open(c.certificates(c.machine.hostIPs()), time.Now())
 	if err != nil {
 		return err
 	}
@@ -163,6 +154,42 @@ func (c *carob) prepare() (err error) {
 	}
 	c.progress.Step("keys", "")
 	return nil
+}
+
+// certificates says for which names and addresses certificates are made.
+func (c *carob) certificates(hostIPs []netip.Addr) pki.Config {
+	names := []string{c.in.NodeName}
+	for _, ip := range hostIPs {
+		names = append(names, ip.String())
+	}
+	hosts := names
+	if !c.in.ListenAddr.Addr().IsUnspecified() {
+		hosts = append(slices.Clip(hosts), c.in.ListenAddr.Addr().String())
+	}
+	return pki.Config{
+		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts, ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
+		NodeName: c.in.NodeName, NodeHosts: names,
+	}
+}
+
+// followAddresses tells all parts of other addresses of the machine: of a laptop in
+// another network, of a machine that woke up.
+func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error, error) {
+	watch, err := netwatch.Open()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		c.machine.change = func(ips []netip.Addr) {
+			klog.FromContext(ctx).Info("The machine has other addresses", "addresses", ips)
+			if err := c.keys.Rename(c.certificates(ips), time.Now()); err != nil {
+				klog.FromContext(ctx).Error(err, "The certificates don't name the machine's new addresses")
+			}
+			c.server.Advertise(c.advertise())
+			agent.HostChanged()
+		}
+		return watch.Run(ctx, c.machine.look)
+	}, nil
 }
 
 // open builds what needs time, side by side: the store with the API server, and the runtime.
@@ -209,7 +236,7 @@ func (c *carob) advertise() netip.Addr {
 	if a := c.in.ListenAddr.Addr(); !a.IsUnspecified() {
 		return a
 	}
-	return c.hostIPs[0]
+	return c.machine.hostIPs()[0]
 }
 
 // dialNode reaches the agent of this process on loopback, where alone it listens; others by their address.
@@ -244,7 +271,12 @@ func (c *carob) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	addresses, err := c.followAddresses(agent)
+	if err != nil {
+		return err
+	}
 	c.parts.start(ctx, "node agent", agent.Run)
+	c.parts.start(ctx, "addresses", addresses)
 	if err := c.parts.await(ctx, agent.Ready()); err != nil {
 		return err
 	}
@@ -264,8 +296,9 @@ func (c *carob) agent() (*node.Agent, error) {
 	images := tellChanges(c.engine.images, func() { agent.ImagesChanged() })
 	agent, err := node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
-		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir, CgroupRoot: c.in.CgroupRoot,
-		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
+		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
+		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
+		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
 		Listener: c.agentListener,
 		TLS: &tls.Config{
 			GetCertificate: c.keys.NodeServing.Serve, ClientCAs: callers,

@@ -90,6 +90,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
 		"directory of links to container logs, for collectors (default /var/log/containers, or log/containers in a --data-dir of one's own)")
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "", "directory with manifests of static pods, or one manifest (default: manifests in the data directory)")
+	fl.StringVar(&f.ResolvConf, "resolv-conf", "", "resolver file that pods get their name servers from; changes are followed (default /etc/resolv.conf, or the servers behind systemd-resolved's stub)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "address range of pods (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services, or two of different families with a comma between them: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")

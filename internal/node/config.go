@@ -31,7 +31,9 @@ type Config struct {
 	RootDir         string // pods/UID/… live here; mode 0750
 	PodLogDir       string // default RootDir/logs; L3.155's /var/log/pods
 	ContainerLogDir string // legacy links to the container logs (L3.98); empty: none are made
-	ResolvConf      string // resolver file of the host; default /etc/resolv.conf
+	// ResolvConf is the host's resolver file for pods. Empty: /etc/resolv.conf, or
+	// where that names only a stub on the loopback address, systemd-resolved's own.
+	ResolvConf string
 
 	CgroupRoot   string // parent of kubepods, for instance /carob-3fa1; default /
 	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
@@ -40,10 +42,12 @@ type Config struct {
 	NoClusterDNS  bool   // the cluster has no DNS on purpose: pods are not warned of it
 	ClusterDomain string // default cluster.local
 	PodCIDR       string // reported in the Node object when the API server has none
-	HostIPs       []netip.Addr
-	MaxPods       int               // default 110 (L0.51)
-	Labels        map[string]string // added to the Node's own
-	Version       string            // nodeInfo.kubeletVersion, for instance v1.37.1
+	// HostIPs are the addresses of the machine as they are now, the primary first, at
+	// most one of each family. It is asked often; HostChanged tells of a change.
+	HostIPs func() []netip.Addr
+	MaxPods int               // default 110 (L0.51)
+	Labels  map[string]string // added to the Node's own
+	Version string            // nodeInfo.kubeletVersion, for instance v1.37.1
 
 	// Listener and TLS are for the agent's HTTPS server (logs, exec, …); TLS must
 	// verify client certificates. No Listener: no server.
@@ -85,9 +89,6 @@ const (
 func (c *Config) setDefaults() {
 	if c.PodLogDir == "" {
 		c.PodLogDir = filepath.Join(c.RootDir, "logs")
-	}
-	if c.ResolvConf == "" {
-		c.ResolvConf = "/etc/resolv.conf"
 	}
 	if c.CgroupRoot == "" {
 		c.CgroupRoot = "/"
@@ -137,16 +138,19 @@ func (c *Config) validate() error {
 	missing("Name", c.Name == "")
 	missing("Client", c.Client == nil)
 	missing("Runtime", c.Runtime == nil)
-	missing("HostIPs", len(c.HostIPs) == 0)
+	missing("HostIPs", c.HostIPs == nil)
 	missing("Version", c.Version == "")
 	missing("Complete", c.Manifests != "" && c.Complete == nil)
 	missing("TLS", c.Listener != nil && c.TLS == nil)
 	for _, p := range []struct{ name, path string }{
-		{"RootDir", c.RootDir}, {"PodLogDir", c.PodLogDir}, {"ResolvConf", c.ResolvConf}, {"CgroupRoot", c.CgroupRoot},
+		{"RootDir", c.RootDir}, {"PodLogDir", c.PodLogDir}, {"CgroupRoot", c.CgroupRoot},
 	} {
 		if !filepath.IsAbs(p.path) {
 			errs = append(errs, fmt.Errorf("%s %q is not an absolute path", p.name, p.path))
 		}
+	}
+	if c.ResolvConf != "" && !filepath.IsAbs(c.ResolvConf) {
+		errs = append(errs, fmt.Errorf("ResolvConf %q is not an absolute path", c.ResolvConf))
 	}
 	switch c.CgroupDriver {
 	case "", "cgroupfs", "systemd":

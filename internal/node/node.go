@@ -28,6 +28,7 @@ type Agent struct {
 	cfg   Config
 	ready chan struct{}
 	parts atomic.Pointer[parts] // nil before Run has built them
+	moved chan struct{}         // capacity 1: the machine has other addresses
 }
 
 // New checks cfg and builds an agent; nothing is started or touched before Run.
@@ -36,7 +37,7 @@ func New(cfg Config) (*Agent, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Agent{cfg: cfg, ready: make(chan struct{})}, nil
+	return &Agent{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1)}, nil
 }
 
 // Run drives the node until ctx ends and everything it started has stopped. It
@@ -81,6 +82,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	if p.server != nil {
 		part("server", p.server.Run)
 	}
+	drive(func(ctx context.Context) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.moved:
+				p.reporter.Poke()
+				p.pods.NodeChanged()
+			}
+		}
+	})
 	// Pods can be admitted only to a node whose object is known (L3.27).
 	g.Go(func() error {
 		select {
@@ -130,6 +142,14 @@ func (a *Agent) ImagesChanged() {
 
 // Ready is closed when the Node object is stored as Ready and pods are taken.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// HostChanged says that HostIPs of the Config answers something else now.
+func (a *Agent) HostChanged() {
+	select {
+	case a.moved <- struct{}{}:
+	default:
+	}
+}
 
 func (a *Agent) makeDirs() error {
 	for _, d := range []struct {

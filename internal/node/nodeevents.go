@@ -56,7 +56,7 @@ func startEvents(h host) []nodeEvent {
 // tellStart records what there is to say about the node when the agent starts.
 func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
 	h := host{
-		cgroupV2: p.cgroups.V2(), resolverFile: p.cfg.ResolvConf, resolver: facts.Resolver, domain: p.cfg.ClusterDomain,
+		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver, domain: p.cfg.ClusterDomain,
 		swap: machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity),
 	}
 	if h.swap {

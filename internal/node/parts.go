@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -60,6 +59,7 @@ type parts struct {
 	observer *observe.Observer
 	cgroups  *cgroup.Manager
 	health   *health
+	facts    *facts
 	eviction *eviction.Manager
 	shutdown *shutdown.Manager // nil: the user gave it no time
 	statics  *static.Keeper
@@ -104,13 +104,10 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.status = nodestatus.New(core)
 	p.refs = refs.New(p.client)
 	p.health = &health{runtime: cfg.Runtime, changed: func() { p.pods.NodeChanged() }}
-	facts, err := p.nodeFacts(machine)
-	if err != nil {
-		return nil, err
-	}
 	p.health.look(ctx)
-	p.health.features(facts)
-	node := func() *spec.Node { return facts }
+	p.facts = newFacts(ctx, cfg, machine, p.cgroups.V2())
+	p.health.features(&p.facts.base)
+	node := p.facts.node
 
 	p.volumes = volume.New(volume.Config{
 		Root: cfg.RootDir, Node: node, Objects: p.refs, Tokens: p.refs, Certificates: p.refs, Logger: klog.FromContext(ctx).WithName("volumes"),
@@ -209,7 +206,8 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 			return nil, fmt.Errorf("node agent: server: %w", err)
 		}
 	}
-	p.tellStart(machine, facts)
+	p.tellStart(machine, node())
+	p.facts.tell = func(message string) { p.events.Node(corev1.EventTypeWarning, "CheckLimitsForResolvConf", message) }
 	return p, nil
 }
 
@@ -247,41 +245,15 @@ func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 	}
 }
 
-// nodeFacts is what configurations of containers must know of the machine.
-func (p *parts) nodeFacts(m object.Machine) (*spec.Node, error) {
-	resolv, err := os.ReadFile(p.cfg.ResolvConf)
-	if err != nil {
-		return nil, fmt.Errorf("node agent: read the host's resolver file: %w", err)
-	}
-	hosts, err := os.ReadFile("/etc/hosts")
-	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("node agent: read the host's hosts file: %w", err)
-	}
-	n := &spec.Node{
-		Name: p.cfg.Name, Hostname: m.Hostname, ClusterDomain: p.cfg.ClusterDomain, Resolver: spec.ParseResolver(resolv), HostsFile: hosts,
-		LogRoot: p.cfg.PodLogDir, SeccompRoot: filepath.Join(p.cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: p.cgroups.V2(),
-	}
-	for _, ip := range p.cfg.HostIPs {
-		n.HostIPs = append(n.HostIPs, ip.String())
-	}
-	n.NoClusterDNS = p.cfg.NoClusterDNS
-	for _, ip := range p.cfg.ClusterDNS {
-		n.ClusterDNS = append(n.ClusterDNS, ip.String())
-	}
-	return n, nil
-}
-
 // lifeNode is what decisions about pods may know of the machine.
 func (p *parts) lifeNode() func() podlife.Node {
 	fixed := podlife.Node{
 		Name: p.cfg.Name, RuntimeName: p.cfg.RuntimeName, AgentStarted: p.started,
 		CrashBackoffMax: p.cfg.CrashBackoffMax, ClusterDomain: p.cfg.ClusterDomain, CgroupV2: p.cgroups.V2(),
 	}
-	for _, ip := range p.cfg.HostIPs {
-		fixed.HostIPs = append(fixed.HostIPs, ip.String())
-	}
 	return func() podlife.Node {
 		n := fixed
+		n.HostIPs = p.facts.addresses()
 		n.NetworkProblem, n.DiskShort = p.health.networkProblem(), p.eviction.DiskShort()
 		return n
 	}

@@ -36,6 +36,7 @@ type Flags struct {
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
 	ContainerLogDir string   // links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
+	ResolvConf      string   // resolver file that pods get; empty: the host's
 	Pressure        Pressure
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
@@ -183,7 +184,7 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
 		}
 	}
-	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication, "--admission-control-config-file": &in.Admission} {
+	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication, "--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf} {
 		if *file == "" {
 			continue
 		}

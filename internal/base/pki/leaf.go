@@ -55,6 +55,25 @@ func (p *PKI) Renew(now time.Time) (renewed []*Leaf, err error) {
 	return renewed, errors.Join(errs...)
 }
 
+// Rename makes the servers' certificates anew when the names and addresses of cfg
+// are not theirs: the machine has other addresses now. The rest of cfg is that of Open.
+func (p *PKI) Rename(cfg Config, now time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for l, hosts := range map[*Leaf][]string{p.Serving: cfg.serverHosts(), p.NodeServing: cfg.nodeHosts()} {
+		request := l.request
+		if request.Hosts = hosts; p.ca.fits(l.Pair().TLS.Leaf, request, now) {
+			continue
+		}
+		l.request = request
+		if _, err := p.ca.renew(l, p.dir, now); err != nil {
+			errs = append(errs, fmt.Errorf("make certificate %s for other addresses: %w", l.file, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // issued is a leaf with the authority it is of.
 type issued struct {
 	*Leaf

@@ -118,9 +118,7 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 	if p.ServiceAccountKey, err = openKey(filepath.Join(cfg.Dir, "sa.key")); err != nil {
 		return nil, err
 	}
-	server := slices.Concat([]string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
-		"kubernetes.default.svc.cluster.local"}, ipString(cfg.ServiceIP), cfg.Hosts)
-	node := slices.Concat([]string{"localhost", "127.0.0.1", "::1", cfg.NodeName}, cfg.NodeHosts)
+	server, node := cfg.serverHosts(), cfg.nodeHosts()
 	for _, leaf := range []struct {
 		file string
 		to   **Leaf
@@ -140,6 +138,17 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 		p.leaves = append(p.leaves, issued{l, ca})
 	}
 	return p, nil
+}
+
+// serverHosts are the names of the API server's certificate.
+func (c *Config) serverHosts() []string {
+	return slices.Concat([]string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local"}, ipString(c.ServiceIP), c.Hosts)
+}
+
+// nodeHosts are the names of the node agent's certificate.
+func (c *Config) nodeHosts() []string {
+	return slices.Concat([]string{"localhost", "127.0.0.1", "::1", c.NodeName}, c.NodeHosts)
 }
 
 func ipString(ip net.IP) []string {

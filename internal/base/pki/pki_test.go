@@ -184,3 +184,34 @@ func remove(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 }
+
+// A machine with other addresses gets other certificates, for its servers only, and
+// keeps them over a start.
+func TestRename(t *testing.T) {
+	c := config(t.TempDir())
+	p := open(t, c, now)
+	serving, admin := p.Serving.Pair().TLS.Leaf, p.Admin.Pair().TLS.Leaf
+	if err := p.Rename(c, now); err != nil || p.Serving.Pair().TLS.Leaf != serving {
+		t.Errorf("the same names make another certificate, %v", err)
+	}
+	c.Hosts, c.NodeHosts = []string{"node-1", "198.51.100.3"}, []string{"198.51.100.3"}
+	if err := p.Rename(c, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*pki.Leaf{p.Serving, p.NodeServing} {
+		leaf := l.Pair().TLS.Leaf
+		if err := leaf.VerifyHostname("198.51.100.3"); err != nil {
+			t.Error(err)
+		}
+		if leaf.VerifyHostname("192.0.2.7") == nil {
+			t.Errorf("%s: the old address is still there", leaf.Subject.CommonName)
+		}
+	}
+	if p.Admin.Pair().TLS.Leaf != admin {
+		t.Error("the administrator's certificate was made anew")
+	}
+	renamed := p.Serving.Pair().TLS.Leaf
+	if again := open(t, c, now).Serving.Pair().TLS.Leaf; !again.Equal(renamed) {
+		t.Error("the next start makes it anew")
+	}
+}

@@ -116,6 +116,9 @@ func (w *world) command(d *datadriven.TestData) string {
 		if has("disk-short") {
 			w.in.Node.DiskShort = true
 		}
+		if v := arg("addresses"); v != "" {
+			w.in.Node.HostIPs = strings.Split(v, ",")
+		}
 		if v := arg("backoff-max"); v != "" {
 			w.in.Node.CrashBackoffMax = w.duration(v)
 		}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,8 @@ import (
 type Config struct {
 	Client  kubernetes.Interface
 	Name    string
-	Labels  map[string]string // beside the node's own
-	HostIPs []netip.Addr
+	Labels  map[string]string   // beside the node's own
+	HostIPs func() []netip.Addr // the machine's, as they are now
 	Machine Machine
 	Version string // of the node agent, as Kubernetes versions look
 	Runtime string // NAME://VERSION
@@ -261,7 +262,7 @@ func (r *Reporter) conditions(ctx context.Context, problems []string, now time.T
 
 // due says whether the status must be written now.
 func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) bool {
-	if now.Sub(r.reported) >= reportPeriod || r.images.Load() {
+	if now.Sub(r.reported) >= reportPeriod || r.images.Load() || !slices.Equal(node.Status.Addresses, r.addresses()) {
 		return true
 	}
 	for i := range conditions {
@@ -283,11 +284,7 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 	s.NodeInfo.KubeletVersion = r.cfg.Version
 	s.NodeInfo.ContainerRuntimeVersion = r.cfg.Runtime
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(r.cfg.Port)
-	s.Addresses = nil
-	for _, ip := range r.cfg.HostIPs {
-		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
-	}
-	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: r.cfg.Name})
+	s.Addresses = r.addresses()
 	s.Images = r.cfg.Images(ctx)
 	if len(s.Images) > imagesReported {
 		s.Images = s.Images[:imagesReported]
@@ -297,6 +294,15 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 	for _, c := range conditions {
 		setCondition(node, c, now)
 	}
+}
+
+// addresses are those of the machine and its name.
+func (r *Reporter) addresses() []corev1.NodeAddress {
+	var list []corev1.NodeAddress
+	for _, ip := range r.cfg.HostIPs() {
+		list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: r.cfg.Name})
 }
 
 // readyCondition is the agent's own verdict (L7.164a).

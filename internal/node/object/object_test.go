@@ -28,6 +28,7 @@ type fixture struct {
 	problems []string
 	under    []eviction.Pressure
 	events   []string
+	hostIPs  []netip.Addr
 }
 
 func (f *fixture) set(problems ...string) {
@@ -57,15 +58,21 @@ func (f *fixture) writes(verb, resource string) int {
 	return n
 }
 
+func (f *fixture) addresses() []netip.Addr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hostIPs
+}
+
 func start(t *testing.T, existing ...*corev1.Node) *fixture {
-	f := &fixture{client: fake.NewClientset()}
+	f := &fixture{client: fake.NewClientset(), hostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	for _, n := range existing {
 		if err := f.client.Tracker().Add(n); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.r = New(Config{
-		Client: f.client, Name: "n1", HostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Version: "v1.37.2", Runtime: "carob://1",
+		Client: f.client, Name: "n1", HostIPs: f.addresses, Version: "v1.37.2", Runtime: "carob://1",
 		PodCIDR: "10.0.0.0/24", MaxPods: 110, Port: 10250, Labels: map[string]string{"zone": "a"},
 		Machine: Machine{
 			Capacity: corev1.ResourceList{
@@ -295,6 +302,26 @@ func TestCordon(t *testing.T) {
 		not, is := "NodeNotSchedulable: Node n1 status is now: NodeNotSchedulable", "NodeSchedulable: Node n1 status is now: NodeSchedulable"
 		if !slices.Equal(got, []string{not, is, not}) {
 			t.Errorf("events %q", got)
+		}
+	})
+}
+
+// A laptop that changes its network tells the API server at the next look, and only then.
+func TestAddressesFollowTheMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		writes := f.writes("update", "nodes")
+		f.set()
+		if again := f.writes("update", "nodes"); again != writes {
+			t.Errorf("%d writes without a change", again-writes)
+		}
+		f.mu.Lock()
+		f.hostIPs = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7")}
+		f.mu.Unlock()
+		f.set()
+		want := []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.7"}, {Type: "InternalIP", Address: "2001:db8::7"}, {Type: "Hostname", Address: "n1"}}
+		if got := f.node(t).Status.Addresses; !slices.Equal(got, want) {
+			t.Errorf("the node has %v", got)
 		}
 	})
 }

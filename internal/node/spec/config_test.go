@@ -345,9 +345,15 @@ func TestDNS(t *testing.T) {
 				"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(many(32, "s"), " ")}},
 		{"characters", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: []string{strings.Repeat("a", 1023), strings.Repeat("b", 1024), "c"}}
-		}, &cri.DNSConfig{Searches: []string{strings.Repeat("a", 1023), strings.Repeat("b", 1024)}},
-			[]string{"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Repeat("a", 1023) + " " + strings.Repeat("b", 1024)}},
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: append(longest(8), strings.Repeat("b", 16), "c")}
+		}, &cri.DNSConfig{Searches: append(longest(8), strings.Repeat("b", 16))},
+			[]string{"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+				strings.Join(append(longest(8), strings.Repeat("b", 16)), " ")}},
+		{"a domain that is too long", func(p *corev1.Pod, _ *Node) {
+			p.Spec.DNSPolicy = corev1.DNSNone
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: []string{strings.Repeat("a", 254), "b"}}
+		}, &cri.DNSConfig{Searches: []string{"b"}},
+			[]string{"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: b"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -367,7 +373,35 @@ func TestDNS(t *testing.T) {
 		})
 	}
 	r := ParseResolver([]byte("# c\nnameserver 1.1.1.1\nnameserver 8.8.8.8 ; x\nsearch old\nsearch a. b .\noptions ndots:2 rotate\nsortlist x\n"))
-	if diff := cmp.Diff(Resolver{[]string{"1.1.1.1", "8.8.8.8"}, []string{"a", "b", "."}, []string{"ndots:2", "rotate"}}, r); diff != "" {
+	if diff := cmp.Diff(Resolver{[]string{"1.1.1.1", "8.8.8.8"}, []string{"a", "b"}, []string{"ndots:2", "rotate"}}, r); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// longest are n domains of the greatest length, all different: with the blanks 254 n - 1 characters.
+func longest(n int) []string {
+	var list []string
+	for i := range n {
+		list = append(list, strings.Repeat(string(rune('a'+i)), maxSearchLength))
+	}
+	return list
+}
+
+func TestCheckResolver(t *testing.T) {
+	for _, tt := range []struct {
+		searches []string
+		domain   string
+		want     string
+	}{
+		{longest(8), "cluster.local", ""},
+		{append(longest(8), strings.Repeat("b", 17)), "", "Resolv.conf file '/f' contains search line which length is more than allowed 2048 chars!"},
+		{[]string{strings.Repeat("a", 254)}, "", `Resolv.conf file "/f" contains a search path which length is more than allowed 253 chars!`},
+		{make([]string, 30), "cluster.local", "Resolv.conf file '/f' contains search line consisting of more than 29 domains!"},
+		{make([]string, 30), "", ""},
+		{make([]string, 33), "", "Resolv.conf file '/f' contains search line consisting of more than 32 domains!"},
+	} {
+		if got := CheckResolver("/f", Resolver{Searches: tt.searches}, tt.domain); got != tt.want {
+			t.Errorf("%d domains: %q, want %q", len(tt.searches), got, tt.want)
+		}
 	}
 }

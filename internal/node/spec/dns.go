@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -42,15 +43,23 @@ func ParseResolver(text []byte) Resolver {
 			r.Searches = r.Searches[:0]
 			for _, s := range fields[1:] {
 				if s != "." {
-					s = strings.TrimSuffix(s, ".")
+					r.Searches = append(r.Searches, strings.TrimSuffix(s, "."))
 				}
-				r.Searches = append(r.Searches, s)
 			}
 		case "options":
 			r.Options = appendOptions(nil, fields[1:]...)
 		}
 	}
 	return r
+}
+
+// OnLoopback says that all its servers are on the host's loopback addresses, where no
+// pod reaches them.
+func (r *Resolver) OnLoopback() bool {
+	return len(r.Nameservers) > 0 && !slices.ContainsFunc(r.Nameservers, func(s string) bool {
+		ip, err := netip.ParseAddr(s)
+		return err != nil || !ip.IsLoopback()
+	})
 }
 
 // CheckResolver says what of the host's resolver file, at path, pods can't have (L10.75);
@@ -130,19 +139,19 @@ func limitDNS(dns *cri.DNSConfig) []Warning {
 				strings.Join(dns.Servers, " "),
 		})
 	}
-	kept, chars := 0, 0
-	for kept < len(dns.Searches) && kept < maxSearches {
-		chars += len(dns.Searches[kept])
-		if kept > 0 {
-			chars++ // the blank before it
+	var kept []string
+	chars := -1 // no blank before the first
+	for _, s := range dns.Searches[:min(len(dns.Searches), maxSearches)] {
+		if len(s) > maxSearchLength {
+			continue
 		}
-		if chars > maxSearchChars {
+		if chars += 1 + len(s); chars > maxSearchChars {
 			break
 		}
-		kept++
+		kept = append(kept, s)
 	}
-	if kept < len(dns.Searches) {
-		dns.Searches = dns.Searches[:kept]
+	if len(kept) < len(dns.Searches) {
+		dns.Searches = kept
 		warnings = append(warnings, Warning{
 			Reason: "DNSConfigForming",
 			Message: "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +

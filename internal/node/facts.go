@@ -1,0 +1,168 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/node/object"
+	"carob/internal/node/spec"
+)
+
+// Files of the host that pods get something of.
+const (
+	resolvConf = "/etc/resolv.conf"
+	// resolvedConf has the servers behind systemd-resolved's stub.
+	resolvedConf = "/run/systemd/resolve/resolv.conf"
+	hostsFile    = "/etc/hosts"
+)
+
+// facts are what configurations of containers must know of the machine. What the
+// machine changes while the agent runs (addresses, resolver, hosts file) is read when
+// it is asked for: a file that was replaced is a new one to the next pod.
+type facts struct {
+	base    spec.Node // what stays
+	hostIPs func() []netip.Addr
+	tell    func(message string) // of a resolver file that changed beyond the limits
+	log     klog.Logger
+
+	mu             sync.Mutex
+	resolv, behind followed // the resolver file, and systemd-resolved's; the latter has no name with ResolvConf
+	hosts          followed
+	ips            []netip.Addr
+	ipTexts        []string
+	now            *spec.Node // made of what was read last; never changed
+	resolverFile   string     // what it has the resolver from
+	told           string
+}
+
+func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool) *facts {
+	f := &facts{
+		base: spec.Node{
+			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
+			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: v2,
+		},
+		hostIPs: cfg.HostIPs, tell: func(string) {}, log: klog.FromContext(ctx),
+		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},
+	}
+	if cfg.ResolvConf != "" {
+		f.resolv.name, f.behind.name = cfg.ResolvConf, ""
+	}
+	for _, ip := range cfg.ClusterDNS {
+		f.base.ClusterDNS = append(f.base.ClusterDNS, ip.String())
+	}
+	return f
+}
+
+// addresses are those of the machine, the primary first.
+func (f *facts) addresses() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lookAtAddresses()
+	return f.ipTexts
+}
+
+func (f *facts) lookAtAddresses() (changed bool) {
+	ips := f.hostIPs()
+	if f.ipTexts != nil && slices.Equal(ips, f.ips) {
+		return false
+	}
+	f.ips, f.ipTexts = slices.Clone(ips), make([]string, 0, len(ips))
+	for _, ip := range ips {
+		f.ipTexts = append(f.ipTexts, ip.String())
+	}
+	return true
+}
+
+// node is what holds now.
+func (f *facts) node() *spec.Node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.lookAtAddresses()
+	for _, file := range []*followed{&f.resolv, &f.behind, &f.hosts} {
+		changed = file.look(f.log) || changed
+	}
+	if f.now != nil && !changed {
+		return f.now
+	}
+	n := f.base
+	n.HostIPs, n.HostsFile = f.ipTexts, f.hosts.text
+	name := f.resolv.name
+	n.Resolver = spec.ParseResolver(f.resolv.text)
+	// A stub on the host's loopback address is nobody in a pod's network.
+	if behind := spec.ParseResolver(f.behind.text); n.Resolver.OnLoopback() && len(behind.Nameservers) > 0 && !behind.OnLoopback() {
+		n.Resolver, name = behind, f.behind.name
+	}
+	if problem := spec.CheckResolver(name, n.Resolver, n.ClusterDomain); problem != f.told {
+		if f.told = problem; problem != "" {
+			f.tell(problem)
+		}
+	}
+	f.now, f.resolverFile = &n, name
+	return f.now
+}
+
+// followed is a file that is read anew when it was changed or replaced.
+type followed struct {
+	name string // empty: there is none
+	text []byte
+
+	seen    identity
+	settled bool // the file was older than its time stamps are coarse when it was read
+	failed  string
+}
+
+// identity tells two states of a file apart.
+type identity struct {
+	device, inode   uint64
+	size            int64
+	changed, edited syscall.Timespec
+}
+
+// coarse is the precision of time stamps that any file system has: two changes of the
+// same length within it look like one.
+const coarse = 2 * time.Second
+
+// look reads the file if it may have changed, and reports whether its text has. A
+// file that can't be read, because somebody is about to replace it, keeps its text.
+func (f *followed) look(log klog.Logger) (changed bool) {
+	if f.name == "" {
+		return false
+	}
+	info, err := os.Stat(f.name)
+	if err == nil {
+		id := identify(info)
+		if f.settled && id == f.seen {
+			return false
+		}
+		var text []byte
+		if text, err = os.ReadFile(f.name); err == nil {
+			changed = !bytes.Equal(text, f.text)
+			f.text, f.seen, f.failed = text, id, ""
+			f.settled = time.Since(time.Unix(id.changed.Unix())) > coarse
+			return changed
+		}
+	}
+	f.settled = false
+	if f.failed != err.Error() && !os.IsNotExist(err) {
+		log.Error(err, "A file of the host can't be read, pods get what it said before", "file", f.name)
+	}
+	f.failed = err.Error()
+	return false
+}
+
+func identify(info os.FileInfo) identity {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return identity{size: info.Size()}
+	}
+	return identity{device: uint64(st.Dev), inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}
+}
