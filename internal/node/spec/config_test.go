@@ -114,6 +114,10 @@ func TestContainerErrors(t *testing.T) {
 			in.Image = img
 		}
 	}
+	shared := func(p corev1.PodSecurityContext) func(*ContainerInput) {
+		return func(in *ContainerInput) { in.Pod.Spec.SecurityContext = &p }
+	}
+	const ids = ": ids are numbers from 0 to 2147483647"
 	tests := []struct {
 		name   string
 		change func(*ContainerInput)
@@ -124,6 +128,16 @@ func TestContainerErrors(t *testing.T) {
 		{"image says no user", nonRoot(nil, Image{}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a name", nonRoot(nil, Image{Username: "www"}), `container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a number", nonRoot(nil, Image{UID: new(int64(9))}), ""},
+		{"image user is no id", nonRoot(nil, Image{UID: new(int64(1 << 32))}), `image of container "c": user or group 4294967296` + ids},
+		{"image user is no id, negative", func(in *ContainerInput) { in.Image = Image{UID: new(int64(-1))} }, `image of container "c": user or group -1` + ids},
+		{"runAsUser is no id", nonRoot(new(int64(1<<32)), Image{}), `container "c": user or group 4294967296` + ids},
+		{"runAsGroup is no id", func(in *ContainerInput) {
+			in.Container.SecurityContext = &corev1.SecurityContext{RunAsGroup: new(int64(-1))}
+		}, `container "c": user or group -1` + ids},
+		{"runAsUser of the pod is no id", shared(corev1.PodSecurityContext{RunAsUser: new(int64(1 << 31))}), "user or group 2147483648" + ids},
+		{"runAsGroup of the pod is no id", shared(corev1.PodSecurityContext{RunAsGroup: new(int64(1 << 40))}), "user or group 1099511627776" + ids},
+		{"fsGroup is no id", shared(corev1.PodSecurityContext{FSGroup: new(int64(1 << 32))}), "user or group 4294967296" + ids},
+		{"a supplemental group is no id", shared(corev1.PodSecurityContext{SupplementalGroups: []int64{5, 1 << 32}}), "user or group 4294967296" + ids},
 		{"own user", nonRoot(new(int64(5)), Image{UID: new(int64(0))}), ""},
 		{"no such volume", mount(corev1.VolumeMount{Name: "no"}), `cannot find volume "no" to mount into container "c"`},
 		{"absolute subPath", mount(corev1.VolumeMount{Name: "v", SubPath: "/x"}), "error SubPath `/x` must not be an absolute path"},
@@ -242,6 +256,18 @@ func TestSandboxConfig(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
+	}
+	ephemeral := testPod()
+	ephemeral.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "debugger", SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
+	}}}
+	if got, _, err := SandboxConfig(SandboxInput{Pod: ephemeral, Node: testNode()}); err != nil || !got.Linux.SecurityContext.Privileged {
+		t.Errorf("a privileged ephemeral container: %v, %v", got.GetLinux(), err)
+	}
+	wrong := testPod()
+	wrong.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroups: []int64{1 << 32}}
+	if _, _, err := SandboxConfig(SandboxInput{Pod: wrong, Node: testNode()}); err == nil {
+		t.Error("a group that is no id was passed on")
 	}
 	pod.Spec.HostUsers = new(false)
 	if _, _, err := SandboxConfig(SandboxInput{Pod: pod, Node: testNode()}); !errors.Is(err, ErrUserNamespaces) {

@@ -21,6 +21,9 @@ func SandboxConfig(in SandboxInput) (*cri.PodSandboxConfig, []Warning, error) {
 	if usesUserNS(pod) && (!in.Node.UserNamespaces || in.UserNS == nil) {
 		return nil, nil, ErrUserNamespaces
 	}
+	if err := CheckIDs(pod); err != nil {
+		return nil, nil, err
+	}
 	hostname, err := kernelHostname(pod, in.Node.ClusterDomain)
 	if err != nil {
 		return nil, nil, err

@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"iter"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -49,6 +51,56 @@ func namespaces(pod *corev1.Pod, targetID string, userNS *cri.UserNamespace) *cr
 	return o
 }
 
+// CheckIDs refuses users and groups of a pod that are no ids. The API server does so, too; the
+// kernel takes 32 bits of each number and would see another user: root, for 4294967296.
+func CheckIDs(pod *corev1.Pod) error {
+	if p := pod.Spec.SecurityContext; p != nil {
+		ids := []*int64{p.RunAsUser, p.RunAsGroup, p.FSGroup}
+		for i := range p.SupplementalGroups {
+			ids = append(ids, &p.SupplementalGroups[i])
+		}
+		if err := checkIDs(ids...); err != nil {
+			return err
+		}
+	}
+	for c := range eachContainer(pod) {
+		if own := c.SecurityContext; own != nil {
+			if err := checkIDs(own.RunAsUser, own.RunAsGroup); err != nil {
+				return fmt.Errorf("container %q: %w", c.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func checkIDs(ids ...*int64) error {
+	for _, id := range ids {
+		if id != nil && (*id < 0 || *id > math.MaxInt32) {
+			return fmt.Errorf("user or group %d: ids are numbers from 0 to %d", *id, math.MaxInt32)
+		}
+	}
+	return nil
+}
+
+// eachContainer are the containers of a pod of whatever kind.
+func eachContainer(pod *corev1.Pod) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+		for i := range pod.Spec.EphemeralContainers {
+			c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			if !yield(&c) {
+				return
+			}
+		}
+	}
+}
+
 func sandboxSecurity(pod *corev1.Pod, userNS *cri.UserNamespace) *cri.LinuxSandboxSecurityContext {
 	sc := &cri.LinuxSandboxSecurityContext{
 		NamespaceOptions: namespaces(pod, "", userNS),
@@ -66,11 +118,15 @@ func sandboxSecurity(pod *corev1.Pod, userNS *cri.UserNamespace) *cri.LinuxSandb
 	return sc
 }
 
+// anyPrivileged says whether a container of the pod is privileged. A runtime may refuse one in a
+// sandbox that is not; ephemeral containers count from the moment there are some.
 func anyPrivileged(pod *corev1.Pod) bool {
-	privileged := func(c corev1.Container) bool {
-		return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+	for c := range eachContainer(pod) {
+		if c.SecurityContext != nil && isTrue(c.SecurityContext.Privileged) {
+			return true
+		}
 	}
-	return slices.ContainsFunc(pod.Spec.Containers, privileged) || slices.ContainsFunc(pod.Spec.InitContainers, privileged)
+	return false
 }
 
 // containerSecurity merges the security contexts of pod and container; the container's wins.
@@ -85,6 +141,12 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 		shared = &corev1.PodSecurityContext{}
 	}
 	user := first(own.RunAsUser, shared.RunAsUser)
+	if err := CheckIDs(pod); err != nil {
+		return nil, err
+	}
+	if err := checkIDs(in.Image.UID); err != nil && user == nil {
+		return nil, fmt.Errorf("image of container %q: %w", c.Name, err)
+	}
 	if err := checkNonRoot(in, first(own.RunAsNonRoot, shared.RunAsNonRoot), user); err != nil {
 		return nil, err
 	}
@@ -226,15 +288,13 @@ func WantsAppArmor(pod *corev1.Pod) bool {
 	if pod.Spec.SecurityContext != nil {
 		shared = pod.Spec.SecurityContext.AppArmorProfile
 	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			p := shared
-			if own := list[i].SecurityContext; own != nil && own.AppArmorProfile != nil {
-				p = own.AppArmorProfile
-			}
-			if a := apparmor(pod, &list[i], p); a != nil && a.ProfileType != cri.SecurityProfile_Unconfined {
-				return true
-			}
+	for c := range eachContainer(pod) {
+		p := shared
+		if own := c.SecurityContext; own != nil && own.AppArmorProfile != nil {
+			p = own.AppArmorProfile
+		}
+		if a := apparmor(pod, c, p); a != nil && a.ProfileType != cri.SecurityProfile_Unconfined {
+			return true
 		}
 	}
 	return false

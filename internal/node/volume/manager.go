@@ -121,6 +121,9 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if err := checkName(string(pod.UID)); err != nil {
 		return err
 	}
+	if err := spec.CheckIDs(pod); err != nil { // fsGroup becomes the owner of what is made here
+		return err
+	}
 	p := m.entry(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -96,6 +96,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if s.line() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", s.rec.ID)
 	}
+	if err := privilegeAllowed(cfg, req.GetSandboxConfig(), s.config); err != nil {
+		return nil, err
+	}
 	image, err := r.cfg.Images.Resolve(ctx, cfg.GetImage().GetImage())
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
@@ -133,6 +136,19 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	r.mu.Unlock()
 	r.publish(s, c.rec.ID, cri.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return &cri.CreateContainerResponse{ContainerId: c.rec.ID}, nil
+}
+
+// privilegeAllowed refuses a privileged container in a pod that has none. What the pod has is the
+// request's word, as with containerd: an ephemeral container may be the first that is.
+func privilegeAllowed(c *cri.ContainerConfig, asked, made *cri.PodSandboxConfig) error {
+	if asked == nil {
+		asked = made
+	}
+	pod := asked.GetLinux().GetSecurityContext()
+	if c.GetLinux().GetSecurityContext().GetPrivileged() && pod != nil && !pod.GetPrivileged() {
+		return status.Error(codes.InvalidArgument, "no privileged container allowed in sandbox")
+	}
+	return nil
 }
 
 func containerName(s *sandbox, m *cri.ContainerMetadata) string {
@@ -220,9 +236,6 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	s, sc := c.sandbox, c.config.GetLinux().GetSecurityContext()
 	if _, err := argvOf(c.config, &rec.Image.Config); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
-	if sc.GetPrivileged() && s.config.GetLinux().GetSecurityContext() != nil && !s.config.GetLinux().GetSecurityContext().GetPrivileged() {
-		return nil, status.Error(codes.InvalidArgument, "no privileged container allowed in sandbox")
 	}
 	names, err := cdiNames(c.config)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -233,6 +234,25 @@ func TestMountPropagation(t *testing.T) {
 		t.Error("a mount of the pod did not reach the host through bidirectional propagation")
 	}
 	unix.Unmount(filepath.Join(dir, "frompod"), unix.MNT_DETACH)
+}
+
+// A privileged container starts in a sandbox that was made before the pod had one, when the request
+// says that the pod has one now (kubectl debug --profile=sysadmin); not when nobody says so.
+func TestPrivilegedLater(t *testing.T) {
+	w := newWorld(t)
+	sb, made := w.sandbox("later")
+	now := proto.Clone(made).(*cri.PodSandboxConfig)
+	now.Linux.SecurityContext.Privileged = true
+	privileged := securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true })
+	if got := w.output(sb, now, "debugger", "grep CapEff /proc/self/status; test -w /proc/sys/kernel/domainname && echo writable", privileged); strings.Contains(got, "CapEff:\t00000000") || !strings.Contains(got, "writable") {
+		t.Errorf("it is not privileged: %q", got)
+	}
+	for what, config := range map[string]*cri.PodSandboxConfig{"the request says no": made, "it says nothing": nil} {
+		_, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: config, Config: containerConfig(made, "no", privileged)})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 func TestStartErrors(t *testing.T) {

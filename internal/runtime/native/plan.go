@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -110,14 +111,17 @@ func envOf(c *cri.ContainerConfig, image *imagespec.ImageConfig, hostname string
 
 // userOf is the user a container asks for, as user[:group], and its group if
 // that is given apart (-1 if not). CRI's ids win over its name, both over the image.
-func userOf(sc *cri.LinuxContainerSecurityContext, image *imagespec.ImageConfig) (user string, gid int64) {
+func userOf(sc *cri.LinuxContainerSecurityContext, image *imagespec.ImageConfig) (user string, gid int64, err error) {
 	gid = -1
+	if n := sc.GetRunAsGroup().GetValue(); n < 0 || n > math.MaxInt32 {
+		return "", 0, fmt.Errorf("run_as_group %d: %w", n, errIDRange)
+	}
 	user = image.User
 	switch {
 	case sc.GetRunAsUser() != nil:
 		user = fmt.Sprint(sc.RunAsUser.Value)
 		if sc.GetRunAsGroup() == nil {
-			return user, gid // the group is that of the user in the image
+			return user, gid, nil // the group is that of the user in the image
 		}
 	case sc.GetRunAsUsername() != "":
 		user = sc.RunAsUsername
@@ -126,7 +130,7 @@ func userOf(sc *cri.LinuxContainerSecurityContext, image *imagespec.ImageConfig)
 		gid = sc.RunAsGroup.Value
 		user, _, _ = strings.Cut(user, ":")
 	}
-	return user, gid
+	return user, gid, nil
 }
 
 func cwdOf(c *cri.ContainerConfig, image *imagespec.ImageConfig) string {
@@ -218,9 +222,6 @@ func (pl *containerPlan) program() (*program, error) {
 		p.keyring("_ses." + pl.id)
 		p.optional() // the quota of keys is small on some hosts; runc goes on, too
 	}
-	if pl.hooks == nil {
-		enter(p) // otherwise the helper waits for them, and so asks, before
-	}
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
 		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
 	}
@@ -228,27 +229,42 @@ func (pl *containerPlan) program() (*program, error) {
 		return nil, fmt.Errorf("%d mounts are too many for one container", len(c.Mounts))
 	}
 	want := wantedUser{extra: sc.GetSupplementalGroups(), strict: sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict}
-	want.spec, want.gid = userOf(sc, &pl.image.Config)
-	p.ask(func(p *program, files [][]byte) (*identity, error) {
-		id, home, err := resolveUser(files[0], files[1], want)
-		if err != nil {
-			return nil, err
-		}
-		if pl.hooks != nil {
-			enter(p)
-		}
-		if c.Tty {
-			p.tty(0, 0, true, id.UID)
-		}
-		if pl.userns != "" {
-			p.setns(userns, unix.CLONE_NEWUSER)
-			// Again, so that the user namespace owns them: a container with
-			// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
-			p.unshare(flags)
-		}
-		pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
-		return id, nil
-	}, "/etc/passwd", "/etc/group")
+	if want.spec, want.gid, err = userOf(sc, &pl.image.Config); err != nil {
+		return nil, err
+	}
+	if err := want.check(); err != nil {
+		return nil, err // no matter what the image's files say
+	}
+	whoAmI := func(p *program) {
+		enter(p)
+		p.ask(func(p *program, files [][]byte) (*identity, error) {
+			id, home, err := resolveUser(files[0], files[1], want)
+			if err != nil {
+				return nil, err
+			}
+			if c.Tty {
+				p.tty(0, 0, true, id.UID)
+			}
+			if pl.userns != "" {
+				p.setns(userns, unix.CLONE_NEWUSER)
+				// Again, so that the user namespace owns them: a container with
+				// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
+				p.unshare(flags)
+			}
+			pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
+			return id, nil
+		}, "/etc/passwd", "/etc/group")
+	}
+	if pl.hooks == nil {
+		whoAmI(p)
+	} else {
+		// Hooks want to see the host's files, users come from the container's: the helper first waits
+		// with a question about nothing, a directory, and asks for the files when it is inside.
+		p.ask(func(p *program, _ [][]byte) (*identity, error) {
+			whoAmI(p)
+			return nil, nil
+		}, "/")
+	}
 	// What comes after the answer is known already but for the user: say now what can't be said then.
 	if _, err := packed(argv); err != nil {
 		p.fail(fmt.Errorf("argument of the command: %w", err))

@@ -16,7 +16,7 @@ import (
 // that decide how its program goes on.
 type dialogue struct {
 	program  *program
-	waiting  func() error         // called while the helper waits for its answer; nil: nothing to do
+	waiting  func() error         // called while the helper waits for its first answer; nil: nothing to do
 	listener func(*os.File) error // takes the listener of a seccomp filter and closes it
 
 	id    *identity
@@ -102,8 +102,9 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.program.questions() {
 				continue
 			}
-			if d.waiting != nil {
-				if err := d.waiting(); err != nil {
+			if waiting := d.waiting; waiting != nil {
+				d.waiting = nil // it may ask again
+				if err := waiting(); err != nil {
 					return used, err
 				}
 			}

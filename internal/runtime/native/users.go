@@ -2,7 +2,9 @@ package native
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,17 +34,23 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 	if user == "" {
 		user = "0"
 	}
+	if err := w.check(); err != nil {
+		return nil, "", err
+	}
 	uid, numeric := userNumber(user)
 	id = &identity{UID: uid}
 	found, name := false, ""
 	for f := range colonLines(passwd, 4) {
 		u, ok1 := userNumber(f[2])
 		g, ok2 := userNumber(f[3])
-		if !ok1 || !ok2 || numeric && u != uid || !numeric && f[0] != user {
+		if numeric && (!ok1 || u != uid) || !numeric && f[0] != user {
 			continue
 		}
+		if !ok1 || !ok2 {
+			return nil, "", fmt.Errorf("the image's passwd file gives user %s the ids %q and %q: %w", user, f[2], f[3], errIDRange)
+		}
 		found, name, id.UID, id.GID = true, f[0], u, g
-		if len(f) > 5 {
+		if len(f) > 5 && !strings.Contains(f[5], "\x00") {
 			home = f[5]
 		}
 		break
@@ -58,14 +66,19 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 		id.GID, groupFound = uint32(w.gid), true
 	}
 	for f := range colonLines(group, 3) {
-		g, ok := userNumber(f[2])
-		if !ok {
+		named := !groupFound && f[0] == groupName
+		member := !w.strict && name != "" && len(f) > 3 && slices.Contains(strings.Split(f[3], ","), name)
+		if !named && !member {
 			continue
 		}
-		if !groupFound && f[0] == groupName {
+		g, ok := userNumber(f[2])
+		if !ok {
+			return nil, "", fmt.Errorf("the image's group file gives group %s the id %q: %w", f[0], f[2], errIDRange)
+		}
+		if named {
 			id.GID, groupFound = g, true
 		}
-		if !w.strict && name != "" && len(f) > 3 && slices.Contains(strings.Split(f[3], ","), name) && !slices.Contains(id.Groups, g) {
+		if member && !slices.Contains(id.Groups, g) {
 			id.Groups = append(id.Groups, g)
 		}
 	}
@@ -80,6 +93,32 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 	id.Groups = slices.DeleteFunc(id.Groups, func(g uint32) bool { return g == id.GID })
 	id.Groups = slices.Insert(id.Groups, 0, id.GID) // CRI: the primary group is among the supplementary ones
 	return id, home, nil
+}
+
+// errIDRange refuses a number that is no user or group. The kernel takes 32 bits of it and would
+// see another one: root, for 4294967296.
+var errIDRange = errors.New("ids are numbers from 0 to 2147483647")
+
+// check refuses numbers that are no ids, however they are given.
+func (w wantedUser) check() error {
+	user, group, _ := strings.Cut(w.spec, ":")
+	for _, s := range []string{user, group} {
+		if _, ok := userNumber(s); !ok && isNumber(s) {
+			return fmt.Errorf("user or group %s: %w", s, errIDRange)
+		}
+	}
+	for _, g := range append([]int64{max(w.gid, 0)}, w.extra...) {
+		if g < 0 || g > math.MaxInt32 {
+			return fmt.Errorf("group %d: %w", g, errIDRange)
+		}
+	}
+	return nil
+}
+
+// isNumber tells what nobody means as a name: digits, maybe with a sign.
+func isNumber(s string) bool {
+	s = strings.TrimLeft(s, "+-")
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // userNumber reads an id: decimal digits, within 31 bits.

@@ -257,7 +257,7 @@ static int op_readonly(const char *path)
 // ---- the process
 
 // op_ask sends files of the image and goes on with the program that comes back:
-// what depends on them is decided in Go. Only a regular file counts as one.
+// what depends on them is decided in Go. Only a regular file of this root counts: no link of /proc is followed.
 static int op_ask(char *s[4])
 {
 	uint32_t size;
@@ -265,7 +265,7 @@ static int op_ask(char *s[4])
 		struct stat st;
 		char *p = NULL;
 		size_t n = 0;
-		int fd = open(s[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+		int fd = syscall(SYS_openat2, AT_FDCWD, s[i], &(struct open_how){O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_NO_MAGICLINKS}, sizeof(struct open_how));
 		if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
 			size_t want = st.st_size > MAX_FILE ? MAX_FILE : st.st_size;
 			p = grab(want);

@@ -153,9 +153,11 @@ func (s *Store) describe(r *record) *cri.Image {
 	im := &cri.Image{Id: r.id, Size: r.size, Pinned: s.pinned(r)}
 	im.RepoTags, im.RepoDigests = r.split()
 	im.Spec = &cri.ImageSpec{Image: r.id}
+	// What is no id (4294967296, -1, +5) is told as the name that it is: nobody who is to run as
+	// anybody but root runs as a name.
 	user, _, _ := strings.Cut(r.config.Config.User, ":")
-	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
-		im.Uid = &cri.Int64Value{Value: uid}
+	if uid, err := strconv.ParseUint(user, 10, 31); err == nil {
+		im.Uid = &cri.Int64Value{Value: int64(uid)}
 	} else {
 		im.Username = user
 	}
