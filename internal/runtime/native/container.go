@@ -190,6 +190,9 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			}
 		}
 	}
+	if err := checkPropagation(c.config.Mounts); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
 	if err := r.through(StepCreateDirs, c.rec.ID); err != nil {
 		return err
 	}
@@ -273,8 +276,12 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 			return nil, err
 		}
 	}
-	if r.host.selinux {
-		pl.selinux, pl.fileLabel = selinuxLabels(sc.GetSelinuxOptions())
+	// Looked at on every host, so that a pod is the same everywhere.
+	if pl.selinux, pl.fileLabel, err = selinuxLabels(sc.GetSelinuxOptions()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !r.host.selinux {
+		pl.selinux, pl.fileLabel = "", ""
 	}
 	if sc.GetPrivileged() {
 		if pl.devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -234,6 +235,60 @@ func TestMountPropagation(t *testing.T) {
 		t.Error("a mount of the pod did not reach the host through bidirectional propagation")
 	}
 	unix.Unmount(filepath.Join(dir, "frompod"), unix.MNT_DETACH)
+}
+
+// A mount that can't propagate what it is asked to is refused, as containerd does: a pod that waits
+// for mounts which never come would run without a word.
+func TestMountPropagationRefused(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(w.dir, "a b") // mountinfo writes it as a\040b
+	if err := os.MkdirAll(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("x", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if err := os.Mkdir(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sb, sbc := w.sandbox("prop", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	n := 0
+	for _, c := range []struct {
+		set         []uintptr // how the host's mount is made
+		path        string
+		propagation cri.MountPropagation
+		want        string
+	}{
+		{[]uintptr{unix.MS_PRIVATE}, dir, cri.MountPropagation_PROPAGATION_PRIVATE, ""},
+		{[]uintptr{unix.MS_PRIVATE}, dir, cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, "is not a shared or slave mount"},
+		{[]uintptr{unix.MS_PRIVATE}, dir + "/below", cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, "is not a shared or slave mount"},
+		{[]uintptr{unix.MS_PRIVATE}, dir + "/made", cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, "is not a shared mount"},
+		{[]uintptr{unix.MS_UNBINDABLE}, dir, cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, "is not a shared mount"},
+		{[]uintptr{unix.MS_SHARED}, dir, cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, ""},
+		{[]uintptr{unix.MS_SHARED}, dir + "/below", cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, ""},
+	} {
+		for _, flag := range c.set {
+			if err := unix.Mount("", dir, "", flag, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n++
+		cfg := containerConfig(sbc, fmt.Sprintf("c%d", n), shell("true"), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }), func(cc *cri.ContainerConfig) {
+			cc.Mounts = []*cri.Mount{{ContainerPath: "/m", HostPath: c.path, Propagation: c.propagation}}
+		})
+		_, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
+		if c.want == "" && err != nil || c.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), fmt.Sprintf("path %q is mounted on", c.path)) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v %s %s: %v", c.set, c.path, c.propagation, err)
+		}
+	}
+	const info = "27 1 254:0 / / rw shared:5 - ext4 /dev/vda rw\n30 27 0:3 / /a rw master:1 propagate_from:2 - tmpfs shared:9 rw\n31 27 0:3 / /b rw - tmpfs shared:1 rw\nshort\n"
+	for id, want := range map[uint64]string{27: "/ true false", 30: "/a false true", 31: "/b false false", 3: " false false"} {
+		point, shared, slave := propagationOf([]byte(info), id)
+		if got := fmt.Sprint(point, " ", shared, slave); got != want {
+			t.Errorf("mount %d: %q, want %q", id, got, want)
+		}
+	}
 }
 
 // A privileged container starts in a sandbox that was made before the pod had one, when the request
