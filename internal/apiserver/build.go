@@ -176,7 +176,7 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 		}
 	}
 	s.allocator.Bind(s.stores[rangesResource], s.stores[addressesResource])
-	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf, Agents: pods.NodeAgents{
+	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf, Authorizer: s.authorizer, Agents: pods.NodeAgents{
 		Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
 	if err != nil {
 		return nil, err

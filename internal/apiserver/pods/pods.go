@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -43,6 +44,8 @@ type Config struct {
 	Storages admission.Storages
 	// Agents reaches the node agents: logs, exec, attach and port-forward go there.
 	Agents NodeAgents
+	// Authorizer says who may create streams that begin with a GET.
+	Authorizer authorizer.UnconditionalAuthorizer
 }
 
 // NodeAgents says how the API server reaches the agent of a node.
@@ -101,7 +104,8 @@ func New(c Config) (*Storage, error) {
 	bind := &bindingREST{store: store}
 	status := subresource(store, statusStrategy{main})
 	agents := newAgents(c.Agents, c.Reader)
-	connect := connecter{finder{store: store, agents: agents}}
+	create := creator{c.Authorizer}
+	connect := connecter{finder{store: store, agents: agents}, create}
 	transport := podTransport()
 	s.Resources = map[string]rest.Storage{
 		"pods":                     s.Pods,
@@ -117,7 +121,7 @@ func New(c Config) (*Storage, error) {
 		"pods/portforward":         &portForwardREST{connect},
 		"pods/proxy":               &proxyREST{finder: connect.finder, transport: transport},
 		"services/proxy":           &serviceProxyREST{&endpoints.Resolver{Reader: c.Reader}, transport},
-		"nodes/proxy":              &nodeProxyREST{agents},
+		"nodes/proxy":              &nodeProxyREST{agents, create},
 	}
 	return s, nil
 }

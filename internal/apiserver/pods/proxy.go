@@ -155,7 +155,11 @@ func passThrough(location *url.URL, transport http.RoundTripper, responder rest.
 }
 
 // nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the node.
-type nodeProxyREST struct{ agents *agents }
+// A request that becomes a stream (exec) needs the right to create, also when it begins with a GET.
+type nodeProxyREST struct {
+	agents *agents
+	create creator
+}
 
 // kubeletPort is where node agents listen unless they say otherwise.
 const kubeletPort = "10250"
@@ -194,5 +198,5 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("only the agent of a node can be reached through the proxy, at %s:%s:%s", location.Scheme, name, location.Port()))
 	}
 	location.Path = joinPath(o.Path)
-	return passThrough(location, transport, responder), nil
+	return r.create.upgrades(passThrough(location, transport, responder), responder), nil
 }

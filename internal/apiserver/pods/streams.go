@@ -215,7 +215,10 @@ var streamMethods = []string{http.MethodGet, http.MethodPost}
 
 // connecter is what exec, attach and port-forward have in common. What New makes
 // is the kind that discovery names and that webhooks are shown: the options.
-type connecter struct{ finder }
+type connecter struct {
+	finder
+	create creator
+}
 
 func (*connecter) Destroy() {}
 
@@ -264,6 +267,9 @@ func (*execREST) NewConnectOptions() (runtime.Object, bool, string) {
 }
 
 func (r *execREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	if err := r.create.check(ctx); err != nil {
+		return nil, err
+	}
 	o, ok := options.(*corev1.PodExecOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))
@@ -299,6 +305,9 @@ func (*attachREST) NewConnectOptions() (runtime.Object, bool, string) {
 }
 
 func (r *attachREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	if err := r.create.check(ctx); err != nil {
+		return nil, err
+	}
 	o, ok := options.(*corev1.PodAttachOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))
@@ -327,6 +336,9 @@ func (*portForwardREST) NewConnectOptions() (runtime.Object, bool, string) {
 }
 
 func (r *portForwardREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	if err := r.create.check(ctx); err != nil {
+		return nil, err
+	}
 	o, ok := options.(*corev1.PodPortForwardOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))

@@ -117,6 +117,7 @@ type world struct {
 	changed chan struct{}
 	logs    map[string]string // container id to path
 	sick    error             // of the check syncloop
+	opened  int               // streams that the runtime was asked for
 	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
 
@@ -215,15 +216,24 @@ func (w *world) run(id, text string) (path string) {
 	return path
 }
 
+func (w *world) open() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.opened++
+}
+
 func (w *world) Exec(_ context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
+	w.open()
 	return w.stream.GetExec(req)
 }
 
 func (w *world) Attach(_ context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
+	w.open()
 	return w.stream.GetAttach(req)
 }
 
 func (w *world) PortForward(_ context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
+	w.open()
 	return w.stream.GetPortForward(req)
 }
 
@@ -540,6 +550,40 @@ func TestExec(t *testing.T) {
 	q := url.Values{"command": {"a"}, "output": {"1"}, "error": {"1"}}
 	if err := w.remote(t, "exec", true, q, remotecommand.StreamOptions{Stdout: &ws, Stderr: io.Discard}); err != nil || ws.String() != `["a"]  tty=false` {
 		t.Errorf("websocket: %q %v", ws.String(), err)
+	}
+}
+
+// A request that is no upgrade reaches no runtime, whoever sends it and by whatever method: a link
+// that somebody follows, or a program that fetches addresses for others, runs nothing.
+func TestPlainRequestsRunNothing(t *testing.T) {
+	w := newWorld(t)
+	w.run("id1", "")
+	w.exec = func(context.Context, []string, io.Reader, io.WriteCloser, io.WriteCloser, bool) error {
+		t.Error("a plain request ran a command")
+		return nil
+	}
+	for _, path := range []string{"/exec/ns/web/c?command=id&output=1", "/exec/ns/web/u1/c?command=id&output=1", "/attach/ns/web/c?output=1", "/portForward/ns/web?port=80"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			req, err := http.NewRequestWithContext(t.Context(), method, w.base+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Upgrade", "websocket") // without "Connection: Upgrade" it means nothing
+			res, err := w.client("api").Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || res.StatusCode != http.StatusBadRequest || string(text) != "upgrade request required\n" {
+				t.Errorf("%s %s: %d %q %v", method, path, res.StatusCode, text, err)
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.opened != 0 {
+		t.Errorf("the runtime was asked for %d streams", w.opened)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // exec runs a command in a container: the runtime opens a stream, to which the
@@ -27,7 +28,7 @@ func (s *Server) exec(w http.ResponseWriter, req *http.Request) {
 	if err == nil && len(o.command) == 0 {
 		err = errors.New("you must specify at least 1 command for the container")
 	}
-	if err != nil {
+	if err = upgraded(req, err); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -37,6 +38,15 @@ func (s *Server) exec(w http.ResponseWriter, req *http.Request) {
 	s.passOn(w, req, res.GetUrl(), err)
 }
 
+// upgraded adds to what is wrong with a request that it can't become a stream. The runtime never
+// hears of those: a plain GET, which any link makes a program send, does nothing.
+func upgraded(req *http.Request, err error) error {
+	if err == nil && !httpstream.IsUpgradeRequest(req) {
+		return errors.New("upgrade request required")
+	}
+	return err
+}
+
 // attach joins the streams of a running container.
 func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 	id := s.runningContainer(w, req)
@@ -44,7 +54,7 @@ func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	o, err := parseStreams(req.URL.Query())
-	if err != nil {
+	if err = upgraded(req, err); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -61,7 +71,7 @@ func (s *Server) portForward(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ports, err := parsePorts(req.URL.Query())
-	if err != nil {
+	if err = upgraded(req, err); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
