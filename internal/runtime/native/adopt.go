@@ -47,7 +47,9 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			return err
 		}
 		if err == nil {
-			c.config, err = c.rec.config()
+			if c.config, err = r.configOf(&c.rec); unreadable(err) {
+				return err
+			}
 		}
 		if c.sandbox = r.sandboxes[c.rec.SandboxID]; err == nil && c.sandbox == nil {
 			err = errors.New("its sandbox is gone")
@@ -64,6 +66,12 @@ func (r *Runtime) adopt(ctx context.Context) error {
 		}
 		c.name = containerName(c.sandbox, c.config.GetMetadata())
 		r.containers[id], r.names[c.name] = c, id
+		if err := r.hideSecrets(c); err != nil {
+			return err
+		}
+	}
+	if err := r.forgetSecrets(); err != nil {
+		return err
 	}
 	for _, s := range r.sandboxes {
 		if err := r.adoptSandbox(ctx, s); err != nil {

@@ -108,7 +108,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	}
 	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
 	c.rec = containerRecord{
-		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(cfg), ImageID: image.ID, ImageRef: image.Ref,
+		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(withoutSecrets(cfg)), ImageID: image.ID, ImageRef: image.Ref,
 		CreatedAt: time.Now().UnixNano(), Hostname: s.hostname(),
 	}
 	if st, err := r.cfg.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image.ID}}); err == nil && len(st.GetImage().GetRepoTags()) > 0 {
@@ -215,9 +215,12 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := r.keepSecrets(c.rec.ID, c.config); err != nil {
+		return err
+	}
 	if pl.hooks != nil {
 		c.rec.Poststop = pl.hooks.Poststop
-		if err := writeBundle(dir, pl); err != nil {
+		if err := writeBundle(r.secretDir(c.rec.ID), pl); err != nil {
 			return err
 		}
 	}
@@ -369,6 +372,9 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 	errs = append(errs, r.groups.end(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
+	}
+	if err := r.dropSecrets(rec.ID); err != nil {
+		return err
 	}
 	return errors.Join(removeDir(r.containerDir(rec.ID)), r.through(StepRemoveDir, rec.ID))
 }

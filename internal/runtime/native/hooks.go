@@ -52,8 +52,8 @@ func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 	return h, nil
 }
 
-// writeBundle leaves what hooks look for in the container's directory: a config.json
-// that says where the root is, as seen from the container's mount namespace.
+// writeBundle leaves what hooks look for in the container's directory in memory: a config.json
+// that says where the root is, as seen from the container's mount namespace, and the environment.
 func writeBundle(dir string, pl *containerPlan) error {
 	argv, err := argvOf(pl.config, &pl.image.Config)
 	if err != nil {
@@ -77,7 +77,7 @@ func writeBundle(dir string, pl *containerPlan) error {
 
 // stateOf is what a hook reads from its standard input.
 func (r *Runtime) stateOf(rec *containerRecord, pid int, phase specs.ContainerState, annotations map[string]string) *specs.State {
-	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.containerDir(rec.ID), Annotations: annotations}
+	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID), Annotations: annotations}
 }
 
 // createHooks runs the hooks of a container whose helper waits, as pid.

@@ -35,6 +35,7 @@ type Runtime struct {
 	left      *leftovers
 
 	apparmorWarning sync.Once
+	secrets         sync.Mutex     // mounting and unmounting their memory, and what is made in it
 	alter           func(*program) // set by tests that break programs
 
 	mu         sync.RWMutex
@@ -92,7 +93,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		}
 	}
 	r.seccomp = newFilters(cfg.SeccompRoot)
-	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.rootDir()} {
+	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.secretDir(""), r.rootDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
 		}

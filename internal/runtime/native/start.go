@@ -197,7 +197,7 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 	stop := context.AfterFunc(ctx, kill)
 	talk := dialogue{program: p}
 	if pl.filter != nil && pl.filter.agent != nil {
-		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.containerDir(pl.id), pid, state) }
+		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.secretDir(pl.id), pid, state) }
 	}
 	if pl.hooks != nil && state == specs.StateCreating {
 		talk.waiting = func() error { return r.createHooks(ctx, pl, pid) }

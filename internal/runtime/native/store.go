@@ -38,7 +38,7 @@ type sandboxRecord struct {
 type containerRecord struct {
 	ID         string          `json:"id"`
 	SandboxID  string          `json:"sandboxId"`
-	Config     []byte          `json:"config"` // cri.ContainerConfig, protobuf
+	Config     []byte          `json:"config"` // cri.ContainerConfig without its secrets (secrets.go), protobuf
 	ImageID    string          `json:"imageId"`
 	ImageName  string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
 	ImageRef   string          `json:"imageRef"`

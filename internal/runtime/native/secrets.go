@@ -1,0 +1,157 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// A container's environment, command and arguments can hold what is secret: values of Secrets, also
+// by $(NAME). They are kept in memory, in files below secretDir. A reboot takes them away with the
+// container; what is on disk then still names it.
+//
+//	secretDir(id)/config        cri.ContainerConfig, protobuf, as it was asked for
+//	secretDir(id)/config.json   the bundle of hooks
+const secretFile = "config"
+
+func (r *Runtime) secretDir(id string) string {
+	return filepath.Join(r.cfg.StateDir, "containers", id)
+}
+
+// withoutSecrets is what of a configuration may lie on disk.
+func withoutSecrets(c *cri.ContainerConfig) *cri.ContainerConfig {
+	kept, _ := proto.Clone(c).(*cri.ContainerConfig)
+	kept.Envs, kept.Command, kept.Args = nil, nil, nil
+	return kept
+}
+
+func hasSecrets(c *cri.ContainerConfig) bool {
+	return len(c.GetEnvs())+len(c.GetCommand())+len(c.GetArgs()) > 0
+}
+
+// keepSecrets writes a container's configuration to memory; before its record, which is found again.
+func (r *Runtime) keepSecrets(id string, c *cri.ContainerConfig) error {
+	r.secrets.Lock()
+	defer r.secrets.Unlock()
+	if err := r.mountSecrets(); err != nil {
+		return err
+	}
+	if err := os.Mkdir(r.secretDir(id), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("keeping the container's environment: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(r.secretDir(id), secretFile), encodeProto(c), 0o600); err != nil {
+		return fmt.Errorf("keeping the container's environment: %w", err)
+	}
+	return nil
+}
+
+// configOf is the configuration of a container of an earlier process. Without the part in memory it
+// is what the disk has: the container ended with the machine, or an earlier release made it, which
+// kept everything there.
+func (r *Runtime) configOf(rec *containerRecord) (*cri.ContainerConfig, error) {
+	b, err := os.ReadFile(filepath.Join(r.secretDir(rec.ID), secretFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return rec.config()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &cri.ContainerConfig{}
+	if err := proto.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("environment of container %s: %w", rec.ID, err)
+	}
+	return c, nil
+}
+
+// hideSecrets moves what an earlier release left on disk into memory. The record and its twin are
+// both written: each has a copy.
+func (r *Runtime) hideSecrets(c *container) error {
+	old, err := c.rec.config()
+	if err != nil || !hasSecrets(old) {
+		return err
+	}
+	if err := r.keepSecrets(c.rec.ID, old); err != nil {
+		return err
+	}
+	bundle := filepath.Join(r.containerDir(c.rec.ID), "config.json")
+	if b, err := os.ReadFile(bundle); err == nil {
+		if err := os.WriteFile(filepath.Join(r.secretDir(c.rec.ID), "config.json"), b, 0o600); err != nil {
+			return fmt.Errorf("keeping the container's environment: %w", err)
+		}
+		if err := os.Remove(bundle); err != nil {
+			return fmt.Errorf("keeping the container's environment: %w", err)
+		}
+	}
+	c.rec.Config = encodeProto(withoutSecrets(old))
+	return errors.Join(r.saveContainer(c), r.saveContainer(c))
+}
+
+// forgetSecrets removes those of containers that are not there any more.
+func (r *Runtime) forgetSecrets() error {
+	names, err := dirNames(r.secretDir(""))
+	if err != nil {
+		return err
+	}
+	for _, id := range names {
+		if r.containers[id] == nil {
+			if err := r.dropSecrets(id); err != nil {
+				return err
+			}
+		}
+	}
+	return r.dropSecrets("none")
+}
+
+// dropSecrets removes those of a container. With the last one the memory goes, so that a host without
+// containers is as it was.
+func (r *Runtime) dropSecrets(id string) error {
+	r.secrets.Lock()
+	defer r.secrets.Unlock()
+	dir := r.secretDir("")
+	if err := removeDir(r.secretDir(id)); err != nil {
+		return err
+	}
+	names, err := dirNames(dir)
+	if err != nil || len(names) > 0 {
+		return err
+	}
+	mounted, err := isMount(dir)
+	if err != nil || !mounted {
+		return err
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmounting %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mountSecrets has the directory of secrets lie in memory, never in swap where the kernel can do that.
+func (r *Runtime) mountSecrets() error {
+	dir := r.secretDir("")
+	if mounted, err := isMount(dir); err != nil || mounted {
+		return err
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	err := unix.Mount("carob", dir, "tmpfs", flags, "mode=0700,noswap")
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.4
+		err = unix.Mount("carob", dir, "tmpfs", flags, "mode=0700")
+	}
+	if err != nil {
+		return fmt.Errorf("mounting memory for environments at %s: %w", dir, err)
+	}
+	return nil
+}
+
+func isMount(dir string) (bool, error) {
+	var own, above unix.Stat_t
+	if err := errors.Join(unix.Lstat(dir, &own), unix.Lstat(filepath.Dir(dir), &above)); err != nil {
+		return false, fmt.Errorf("looking at %s: %w", dir, err)
+	}
+	return own.Dev != above.Dev, nil
+}
