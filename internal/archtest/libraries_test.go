@@ -16,7 +16,8 @@ var inside = []struct{ module, version, where string }{
 	{"github.com/emicklei/go-restful/v3", "v3.13.0", "internal/apiserver/routes.go: pathExpr of a route is cleared by reflection; " +
 		"router.go: what the choice of a route depends on"},
 	{"k8s.io/apiserver", "v0.37.2", "internal/apiserver/series.go: which filters do nothing after the next one returned; " +
-		"storage/hub.go: what a watch of the cache sends to a client that joins"},
+		"storage/hub.go: what a watch of the cache sends to a client that joins; " +
+		"storage/history.go: the ring of a watch cache, by reflection and unsafe"},
 }
 
 func TestLibrariesThatAreUsedFromInside(t *testing.T) {

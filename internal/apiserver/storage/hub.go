@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
@@ -22,10 +23,11 @@ const hubMemory = 64
 // it leaves to that. It remembers few changes and no objects, so what a client is to
 // begin with comes from a watch of its own, up to the bookmark that ends it.
 type hub struct {
-	storage.Interface        // whose watch is shared
-	root              string // the key of all objects
-	slack             uint64 // how many versions before now its watch begins
-	pace              *pace  // of the cache; nil for none
+	storage.Interface                      // whose watch is shared
+	root              string               // the key of all objects
+	kind              schema.GroupResource // as figures name it
+	slack             uint64               // how many versions before now its watch begins
+	pace              *pace                // of the cache; nil for none
 	newObject         func() runtime.Object
 	single            func(context.Context, string, storage.ListOptions) (watch.Interface, error) // a watch for one client
 	ctx               context.Context                                                             // of the shared watch

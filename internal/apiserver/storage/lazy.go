@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -26,6 +27,7 @@ type lazy struct {
 	own               func(context.Context) bool // says whether a part of this process asks
 	pace              *pace                      // the cache's clock; nil on an external store
 	newObject         func() runtime.Object
+	kind              schema.GroupResource
 
 	cached atomic.Pointer[patient] // set when the cache can answer
 	since  atomic.Uint64           // the version from which it knows all changes
@@ -76,7 +78,7 @@ func (l *lazy) begin(ctx context.Context) (patient, error) {
 	if p := l.cached.Load(); p != nil { // meanwhile
 		return *p, nil
 	}
-	p := newPatient(delegator, l.root, l.own, l.pace, l.newObject)
+	p := newPatient(cache, delegator, l.Interface, l.kind, l.root, l.own, l.pace, l.newObject)
 	if l.stopped {
 		p.hub.close()
 	}

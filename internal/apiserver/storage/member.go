@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
 )
 
 const (
@@ -189,6 +190,7 @@ func (m *member) cutOff() {
 	if !m.cut {
 		m.cut = true
 		close(m.gone)
+		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.hub.kind.Group, m.hub.kind.Resource).Inc()
 	}
 	m.over, m.heard = true, nil
 	m.finish()

@@ -196,10 +196,11 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
 		b := newBounded(raw, root, o.own, newFunc)
+		b.hub.kind = c.GroupResource
 		return b, func() { b.hub.close(); stored.Close() }, nil
 	}
 	clk, pace := o.clock()
-	cached := &lazy{Interface: raw, root: root, own: o.own, pace: pace, newObject: newFunc, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	cached := &lazy{Interface: raw, root: root, own: o.own, pace: pace, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
@@ -226,7 +227,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
-	p := newPatient(delegator, root, o.own, pace, newFunc)
+	p := newPatient(watchCache, delegator, raw, c.GroupResource, root, o.own, pace, newFunc)
 	return p, func() { p.hub.close(); destroy() }, nil
 }
 

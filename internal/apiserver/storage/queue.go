@@ -7,9 +7,12 @@ import (
 
 	"google.golang.org/grpc/metadata"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
+
+	"carob/internal/base/memory"
 )
 
 // patient is a cached store whose watches have room for a burst. The cache ends
@@ -21,11 +24,20 @@ type patient struct {
 	own  func(context.Context) bool // says whether a part of this process asks
 	pace *pace                      // of the cache; nil on an external store
 	hub  *hub                       // for clients
+	cut  *cut
 }
 
-func newPatient(d *cacher.CacheDelegator, root string, own func(context.Context) bool, pace *pace, newObject func() runtime.Object) patient {
-	p := patient{CacheDelegator: d, own: own, pace: pace}
+// newPatient returns the store of a cache whose changes engine keeps. It cuts the cache's
+// history when the process becomes quiet, until its hub is closed.
+func newPatient(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, own func(context.Context) bool, pace *pace,
+	newObject func() runtime.Object) patient {
+	p := patient{CacheDelegator: d, own: own, pace: pace, cut: &cut{engine: engine}}
 	p.hub = newHub(d, root, 0, pace, newObject, p.single)
+	p.hub.kind = kind
+	var ok bool
+	if p.cut.history, ok = historyOf(c); ok {
+		context.AfterFunc(p.hub.ctx, memory.OnSettle(p.cut.cut))
+	}
 	return p
 }
 
@@ -34,6 +46,9 @@ const watchRoom = 1000
 
 // Watch implements storage.Interface.
 func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if p.cut.has(opts) {
+		return watchEngine(ctx, p.cut.engine, p.own(ctx), key, opts)
+	}
 	if p.own(ctx) {
 		return p.single(ctx, key, opts)
 	}

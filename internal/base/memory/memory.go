@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,10 +35,40 @@ func pace(percent int) {
 	}
 }
 
-// Settle gives back to the system what only the start needed: garbage, and the
-// pages of the program that are not used any more. It takes some 20 ms of one core.
+// releases are what gives up memory when the process becomes quiet.
+var releases struct {
+	mu sync.Mutex
+	of map[*func()]struct{}
+}
+
+// OnSettle has release called whenever the process settles, until the returned function
+// is called. It is to let go of what was kept for speed and can be had again, and not to
+// wait for anything.
+func OnSettle(release func()) (stop func()) {
+	releases.mu.Lock()
+	defer releases.mu.Unlock()
+	if releases.of == nil {
+		releases.of = map[*func()]struct{}{}
+	}
+	id := &release
+	releases.of[id] = struct{}{}
+	return func() {
+		releases.mu.Lock()
+		defer releases.mu.Unlock()
+		delete(releases.of, id)
+	}
+}
+
+// Settle gives back to the system what only the start, or a burst, needed: garbage, what
+// OnSettle's functions let go of, and the pages of the program that are not used any
+// more. It takes some 20 ms of one core.
 func Settle() error {
 	pace(settledPercent)
+	releases.mu.Lock()
+	for release := range releases.of {
+		(*release)()
+	}
+	releases.mu.Unlock()
 	debug.FreeOSMemory()
 	return releaseProgram()
 }

@@ -1,0 +1,108 @@
+package storage
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"carob/internal/base/memory"
+)
+
+// remembered is how many changes the cache knows.
+func (c classes) remembered(t *testing.T) int {
+	t.Helper()
+	h := c.Interface.(patient).cut.history
+	if h.mu == nil {
+		t.Fatal("the cache is not built as it was: see history.go")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return *h.end - *h.start
+}
+
+// When the process becomes quiet the cache forgets what the engine knows, too. Nobody
+// notices: neither a watch that goes on, nor one that begins before that, nor a list of then.
+func TestHistoryIsCutUnseen(t *testing.T) {
+	for name, own := range map[string]bool{"client": false, "part of this process": true} {
+		t.Run(name, func(t *testing.T) {
+			c, ctx := openClasses(t, Eager), t.Context()
+			if own {
+				ctx = asOwn(ctx)
+			}
+			if _, err := c.options.Wait(ctx, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			first := c.create(t, "", "a")
+			running := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
+			const changes = 5 * keptHistory
+			want := make([]string, 0, changes)
+			for i := range changes {
+				c.update(t, "", "a", int32(i+1))
+				want = append(want, fmt.Sprintf("MODIFIED a=%d", i+1))
+			}
+			middle := nextVersion(t, running, changes)
+			if n := c.remembered(t); n <= keptHistory {
+				t.Fatalf("%d changes are remembered: nothing can be cut", n)
+			}
+			if err := memory.Settle(); err != nil {
+				t.Fatal(err)
+			}
+			if n := c.remembered(t); n != keptHistory {
+				t.Errorf("%d changes are remembered, want %d", n, keptHistory)
+			}
+			late := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
+			for i, w := range want {
+				if got := tell(<-late.ResultChan()); got != w {
+					t.Fatalf("change %d after the cut: %s, want %s", i, got, w)
+				}
+			}
+			// What happens after the cut, both hear.
+			c.update(t, "", "a", -1)
+			for _, w := range []watch.Interface{running, late} {
+				if got, want := tell(<-w.ResultChan()), "MODIFIED a=-1"; got != want {
+					t.Errorf("%s, want %s", got, want)
+				}
+			}
+			// A list of then.
+			opts := all(strconv.FormatUint(middle, 10))
+			opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
+			var list schedulingv1.PriorityClassList
+			if err := c.GetList(ctx, classesRoot, opts, &list); err != nil || len(list.Items) != 1 || list.Items[0].Value != changes/2 {
+				t.Errorf("%v %v", list.Items, err)
+			}
+			// A second look has nothing to do, and one after more changes cuts again.
+			for i := range 2 * keptHistory {
+				c.update(t, "", "a", int32(1000+i))
+			}
+			last := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
+			for range 2 {
+				if err := memory.Settle(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range changes + 1 + 2*keptHistory - 1 {
+				<-last.ResultChan()
+			}
+			if got, want := tell(<-last.ResultChan()), fmt.Sprintf("MODIFIED a=%d", 1000+2*keptHistory-1); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// nextVersion reads n changes and returns the version of the one in the middle.
+func nextVersion(t *testing.T, w watch.Interface, n int) (middle uint64) {
+	t.Helper()
+	for i := range n {
+		e := <-w.ResultChan()
+		if i == n/2-1 {
+			middle = versionOf(e)
+		}
+	}
+	return middle
+}
