@@ -16,6 +16,8 @@ import (
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authzmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -70,10 +72,16 @@ func (s *Server) build() error {
 	s.rbac = auth.NewRBAC(auth.Builtin())
 	s.reader = admission.NewReader(s.storageOf, func(gr schema.GroupResource) (uint64, bool) { return s.engine.Writes(gr) })
 	s.nodes = auth.NewNode(s.reader)
-	if s.authorizer, err = union.New(union.NamedAuthorizer{AuthorizerName: "node", Authorizer: s.nodes}, union.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: s.rbac}); err != nil {
+	if s.authorizer, err = union.New(counted("Node", s.nodes), counted("RBAC", s.rbac)); err != nil {
 		return fmt.Errorf("put the authorizers in order: %w", err)
 	}
 	return nil
+}
+
+// counted counts what an authorizer decides.
+func counted(kind string, a authorizer.Authorizer) union.NamedAuthorizer {
+	name := strings.ToLower(kind)
+	return union.NamedAuthorizer{AuthorizerName: name, Authorizer: authzmetrics.InstrumentedAuthorizer(kind, name, a)}
 }
 
 // install makes the generic server, the storages and the routes.

@@ -42,6 +42,7 @@ func (s *Server) measure(ctx context.Context) {
 		n, err := s.options.Count(ctx, gr)
 		etcdmetrics.UpdateStoreStats(gr, storage.Stats{ObjectCount: n}, err)
 	}
+	s.allocator.Measure(ctx)
 	s.ext.flow.Measure()
 	featureFigures()
 }

@@ -173,7 +173,7 @@ func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
 }
 
 // report writes the condition Available when it changed.
-func (r *remote) report(ctx context.Context, client clientset.Interface) error {
+func (r *remote) report(ctx context.Context, client clientset.Interface) (err error) {
 	st := r.state.Load()
 	want := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: st.reason, Message: "all checks passed"}
 	if st.err != nil {
@@ -187,6 +187,13 @@ func (r *remote) report(ctx context.Context, client clientset.Interface) error {
 		}
 		return err
 	}
+	before := o.DeepCopy()
+	defer func() {
+		availability().SetUnavailableGauge(o)
+		if err == nil {
+			availability().SetUnavailableCounter(before, o)
+		}
+	}()
 	want.LastTransitionTime = metav1.Now()
 	if c := condition(o); c != nil {
 		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {

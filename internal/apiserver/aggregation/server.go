@@ -72,6 +72,12 @@ const (
 
 // Changed takes up an APIService as it is stored, nil when it was deleted.
 func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
+	switch {
+	case o == nil:
+		availability().ForgetAPIService(name)
+	case o.Spec.Service == nil:
+		availability().SetAPIServiceAvailable(name)
+	}
 	v, group, _ := strings.Cut(name, ".")
 	gv := schema.GroupVersion{Group: group, Version: v}
 	s.mu.Lock()

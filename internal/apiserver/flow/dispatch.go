@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace/noop"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	epmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
@@ -45,8 +47,8 @@ type Dispatcher struct {
 	debug   atomic.Pointer[mux.PathRecorderMux] // set with ready
 	next    http.Handler
 	deleted chan struct{} // has a value when an object was deleted
-	// reads and writes are in flight.
-	reads, writes atomic.Int64
+	// Requests in flight: those that are executed, and those that have come.
+	executed, come inFlight
 }
 
 // New returns a dispatcher that only limits the number of requests until Run has read its configuration.
@@ -68,6 +70,10 @@ func (d *Dispatcher) Filter(next http.Handler) http.Handler {
 	d.next = d.counted(next)
 	plain := genericfilters.WithMaxInFlightLimit(d.next, d.cfg.Reads, d.cfg.Writes, d.cfg.LongRunning)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := d.come.of(r, d.cfg.LongRunning); n != nil {
+			n.Add(1)
+			defer n.Add(-1)
+		}
 		if h := d.ready.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
 			return
@@ -89,28 +95,39 @@ func (d *Dispatcher) Debug(w http.ResponseWriter, r *http.Request) {
 	debug.ServeHTTP(w, r)
 }
 
-// counted counts the requests in flight that end by themselves.
+// inFlight are numbers of requests that end by themselves.
+type inFlight struct{ reads, writes atomic.Int64 }
+
+// of is the number that a request belongs to, nil for one that lasts.
+func (n *inFlight) of(r *http.Request, lasts apirequest.LongRunningRequestCheck) *atomic.Int64 {
+	info, ok := apirequest.RequestInfoFrom(r.Context())
+	if !ok || lasts(r, info) {
+		return nil
+	}
+	if info.Verb == "get" || info.Verb == "list" {
+		return &n.reads
+	}
+	return &n.writes
+}
+
+// counted counts the requests that are executed.
 func (d *Dispatcher) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := apirequest.RequestInfoFrom(r.Context())
-		if !ok || d.cfg.LongRunning(r, info) {
-			next.ServeHTTP(w, r)
-			return
+		if n := d.executed.of(r, d.cfg.LongRunning); n != nil {
+			n.Add(1)
+			defer n.Add(-1)
 		}
-		n := &d.writes
-		switch info.Verb {
-		case "get", "list":
-			n = &d.reads
-		}
-		n.Add(1)
-		defer n.Add(-1)
 		next.ServeHTTP(w, r)
 	})
 }
 
-// Measure brings apiserver_current_inflight_requests up to date.
+// Measure brings apiserver_current_inflight_requests and apiserver_current_inqueue_requests up to date.
 func (d *Dispatcher) Measure() {
-	epmetrics.UpdateInflightRequestMetrics(epmetrics.ExecutingPhase, int(d.reads.Load()), int(d.writes.Load()))
+	// In this order, so that none counts as waiting that has just been let through.
+	come := [2]int64{d.come.reads.Load(), d.come.writes.Load()}
+	reads, writes := d.executed.reads.Load(), d.executed.writes.Load()
+	epmetrics.UpdateInflightRequestMetrics(epmetrics.ExecutingPhase, int(reads), int(writes))
+	epmetrics.UpdateInflightRequestMetrics(epmetrics.WaitingPhase, int(max(come[0]-reads, 0)), int(max(come[1]-writes, 0)))
 }
 
 // Run keeps the built-in objects and follows the configuration until ctx ends.
@@ -141,7 +158,8 @@ func (d *Dispatcher) Run(ctx context.Context) {
 		}
 	}
 	estimate := flowrequest.NewWorkEstimator(d.stats, control.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), control.GetMaxSeats)
-	h := genericfilters.WithPriorityAndFairness(d.next, d.cfg.LongRunning, control, estimate, d.cfg.RequestTimeout/4)
+	h := genericfilters.WithPriorityAndFairness(filterlatency.TrackCompleted(d.next), d.cfg.LongRunning, control, estimate, d.cfg.RequestTimeout/4)
+	h = filterlatency.TrackStarted(h, noop.NewTracerProvider(), "priorityandfairness")
 	debug := mux.NewPathRecorderMux("priority-and-fairness")
 	control.Install(debug)
 	d.debug.Store(debug)

@@ -91,7 +91,8 @@ type portClaim struct {
 	took []int
 }
 
-func (c *portClaim) take(number int) error {
+func (c *portClaim) take(number int) (err error) {
+	defer func() { c.claimed(static, err) }()
 	if !c.has(number) {
 		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %v", c.ports)
 	}
@@ -105,7 +106,8 @@ func (c *portClaim) take(number int) error {
 }
 
 // next takes any port, of the reserved part only when the other is full.
-func (c *portClaim) next() (int, error) {
+func (c *portClaim) next() (number int, err error) {
+	defer func() { c.claimed(dynamic, err) }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, part := range [][2]int{{c.low + c.reserved, c.high + 1}, {c.low, c.low + c.reserved}} {

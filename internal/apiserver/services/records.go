@@ -62,10 +62,17 @@ func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, 
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(ranges, func(r addresses) bool { return r.has(ip) }) {
+	r, ok := rangeWith(ranges, ip)
+	if !ok {
 		return errors.New("the provided network does not match the current range")
 	}
-	return a.records().claim(ctx, ip, s, dry)
+	start := time.Now()
+	err = a.records().claim(ctx, ip, s, dry)
+	if !dry {
+		addressSeconds.WithLabelValues(r.prefix.String()).Observe(time.Since(start).Seconds())
+		claimed(r, static, err)
+	}
+	return err
 }
 
 // next claims an address of a family that nobody has.
@@ -75,30 +82,43 @@ func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.
 		return netip.Addr{}, err
 	}
 	for _, r := range ranges {
-		for range guesses {
-			if r.size == 0 {
-				break
-			}
-			ip := r.any()
-			if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
-				return ip, err
-			}
+		start := time.Now()
+		ip, err := a.anyOf(ctx, r, s, dry)
+		if !dry {
+			addressSeconds.WithLabelValues(r.prefix.String()).Observe(time.Since(start).Seconds())
+			claimed(r, dynamic, err)
 		}
-		for {
-			used, err := a.records().used(ctx)
-			if err != nil {
-				return netip.Addr{}, err
-			}
-			ip, ok := r.free(used)
-			if !ok {
-				break
-			}
-			if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
-				return ip, err
-			}
+		if !errors.Is(err, errFull) {
+			return ip, err
 		}
 	}
 	return netip.Addr{}, errFull
+}
+
+// anyOf claims an address of a range; errFull when all are used.
+func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, dry bool) (netip.Addr, error) {
+	for range guesses {
+		if r.size == 0 {
+			break
+		}
+		ip := r.any()
+		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+			return ip, err
+		}
+	}
+	for {
+		used, err := a.records().used(ctx)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		ip, ok := r.free(used)
+		if !ok {
+			return netip.Addr{}, errFull
+		}
+		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+			return ip, err
+		}
+	}
 }
 
 // giveBack frees an address after the request that had it is answered. The next

@@ -41,6 +41,7 @@ func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, erro
 	if len(cidrs) == 0 || len(cidrs) > 2 || len(cidrs) == 2 && cidrs[0].Addr().Is4() == cidrs[1].Addr().Is4() {
 		return nil, errkind.Errorf(errkind.Invalid, "the service ranges %v are not one range, or one of each family", cidrs)
 	}
+	registerMetrics()
 	a := &Allocator{}
 	for _, cidr := range cidrs {
 		if err := checkRange(cidr); err != nil {

@@ -32,31 +32,37 @@ func issuerOf(parser *jwt.Parser, token string) string {
 func (s *Service) Authenticator() authenticator.Token {
 	options := []jwt.ParserOption{jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now)}
 	ofSecrets, parser := jwt.NewParser(options...), jwt.NewParser(append(options, jwt.WithExpirationRequired())...)
+	register()
+	signatures, secretSignatures := &signatures[claims]{now: s.now}, &signatures[secretClaims]{now: s.now}
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		var info *authserviceaccount.ServiceAccountInfo
 		var audiences authenticator.Audiences
 		switch issuerOf(parser, token) {
 		case s.issuer:
-			var c claims
-			_, err := parser.ParseWithClaims(token, &c, s.publicKey)
+			c, err := signatures.claims(token, func(c *claims) *jwt.NumericDate { return c.ExpiresAt }, func(c *claims) error {
+				_, err := parser.ParseWithClaims(token, c, s.publicKey)
+				return err
+			})
 			if err == nil {
 				audiences, err = s.wanted(ctx, authenticator.Audiences(c.Audience))
 			}
 			if err == nil {
-				info, err = s.account(ctx, &c)
+				info, err = s.account(ctx, c)
 			}
 			if err != nil {
 				return nil, false, refused(err)
 			}
 		case secretIssuer:
-			var c secretClaims
-			_, err := ofSecrets.ParseWithClaims(token, &c, s.publicKey)
+			c, err := secretSignatures.claims(token, func(c *secretClaims) *jwt.NumericDate { return c.ExpiresAt }, func(c *secretClaims) error {
+				_, err := ofSecrets.ParseWithClaims(token, c, s.publicKey)
+				return err
+			})
 			if err == nil {
 				// Such a token is for whomever the API server is.
 				audiences, err = s.wanted(ctx, authenticator.Audiences(s.audiences))
 			}
 			if err == nil {
-				info, err = s.secretAccount(ctx, token, &c)
+				info, err = s.secretAccount(ctx, token, c)
 			}
 			if err != nil {
 				return nil, false, refused(err)
@@ -129,7 +135,10 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 		}
 		info.NodeName, info.NodeUID = k.Node.Name, string(k.Node.UID)
 	}
-	if w := k.WarnAfter; w != nil && s.now().After(w.Time) {
+	if w := k.WarnAfter; w == nil || !s.now().After(w.Time) {
+		validUsed.Inc()
+	} else {
+		staleUsed.Inc()
 		// An old client that does not read its token anew.
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token", fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject, int64(s.now().Sub(w.Time).Seconds())))
 	}

@@ -1,0 +1,17 @@
+package aggregation
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+	statusmetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
+)
+
+// availability counts the APIServices that are away, for all servers of the process.
+var availability = sync.OnceValue(func() *statusmetrics.Metrics {
+	m := statusmetrics.New()
+	if err := m.Register(legacyregistry.Register, legacyregistry.CustomRegister); err != nil {
+		panic("aggregation: " + err.Error()) // a name is registered twice
+	}
+	return m
+})
