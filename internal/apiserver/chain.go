@@ -22,8 +22,10 @@ import (
 // not be turned away by the limit on requests in flight. On the way from the network
 // come one after the other, those that surround what follows first in each line:
 //
-//	audit id, panics ─ time, request info, latency, cache control ─ deadline ─ warnings, authentication ─
-//	audit ─ impersonation ─ priority and fairness ─ authorization ─ API
+//	audit id, panics, guests ─ time, request info, latency, cache control ─ deadline ─ authentication ─
+//	the user's room ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
+//
+// What comes before authentication waits for nobody else's request.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	c.RequestInfoResolver = lenient{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
@@ -35,23 +37,24 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := s.ext.flow.Filter(inSeries(s.measured(api), func(next http.Handler) http.Handler {
+	h := s.ext.flow.Filter(inSeries(s.measured(api), filter{"authorization", func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
-	}))
-	h = inSeries(h, func(next http.Handler) http.Handler {
+	}}))
+	h = inSeries(h, filter{"constrainedimpersonation", func(next http.Handler) http.Handler {
 		return impersonation.WithConstrainedImpersonation(next, c.Authorization.Authorizer, c.Serializer)
-	})
-	h = s.auditor.Requests(h, c.LongRunningFunc)
-	h = inSeries(h, genericapifilters.WithWarningRecorder, func(next http.Handler) http.Handler {
-		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer)), c.Authentication.APIAudiences, nil)
-	})
-	taken := make(slots, maxHandled)
+	}})
+	h = inSeries(s.auditor.Requests(h, c.LongRunningFunc), filter{"", genericapifilters.WithWarningRecorder})
+	taken := newRooms(maxHandled)
 	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(roomy(h)), c.LongRunningFunc))
-	timed = genericapifilters.WithRequestDeadline(timed, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
-	h = inSeries(unless(lasts, h, timed), genericapifilters.WithRequestReceivedTimestamp, func(next http.Handler) http.Handler {
+	refuse := s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer))
+	h = inSeries(sortUsers(unless(lasts, h, timed), h), filter{"", genericapifilters.WithWarningRecorder}, filter{"authentication", func(next http.Handler) http.Handler {
+		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, refuse, c.Authentication.APIAudiences, nil)
+	}})
+	bounded := genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	h = inSeries(unless(lasts, h, bounded), filter{"", genericapifilters.WithRequestReceivedTimestamp}, filter{"", func(next http.Handler) http.Handler {
 		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
-	}, genericapifilters.WithLatencyTrackers, genericapifilters.WithCacheControl)
-	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+	}}, filter{"", genericapifilters.WithLatencyTrackers}, filter{"", genericapifilters.WithCacheControl})
+	h = genericfilters.WithPanicRecovery(s.guests.watched(h), c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
 }
 
@@ -81,33 +84,9 @@ func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Han
 	})
 }
 
-// maxHandled is how many requests with a limit in time are handled at once. Priority
-// and fairness, behind it, has few of them executed.
+// maxHandled is how many requests of one user with a limit in time are handled at once.
+// Priority and fairness, behind it, has few of them executed.
 const maxHandled = 2 * maxStreams
-
-// slots bound how many requests are handled at once. The filter between take and free
-// answers a request whose client has gone, while it goes on in a goroutine of its own:
-// a client that took its requests back at once had any number of them.
-type slots chan struct{}
-
-// take lets a request wait for a slot, until its client goes.
-func (s slots) take(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case s <- struct{}{}:
-			next.ServeHTTP(w, r)
-		case <-r.Context().Done():
-		}
-	})
-}
-
-// free gives the slot back when all is done.
-func (s slots) free(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { <-s }()
-		next.ServeHTTP(w, r)
-	})
-}
 
 // roomy makes room on the stack: the filter before it has each request go on in a
 // goroutine of its own.

@@ -2,11 +2,15 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -24,6 +28,22 @@ func (r *running) read(t *testing.T, path string) (int, string) {
 	return code, body
 }
 
+// upstreamChecks are the lines that Kubernetes' own end-to-end test asks for
+// (test/e2e/apimachinery/health_handlers.go), and those of more checks.
+func upstreamChecks(more ...string) []string {
+	lines := []string{"[+]ping ok\n", "[+]log ok\n", "[+]autoregister-completion ok\n"}
+	for _, hook := range []string{"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "start-apiextensions-informers", "start-apiextensions-controllers",
+		"crd-informer-synced", "bootstrap-controller", "start-system-namespaces-controller", "start-service-ip-repair-controllers", "scheduling/bootstrap-system-priority-classes",
+		"start-cluster-authentication-info-controller", "start-kube-aggregator-informers", "apiservice-registration-controller", "apiservice-status-local-available-controller",
+		"apiservice-status-remote-available-controller", "kube-apiserver-autoregistration", "apiservice-openapi-controller", "storage-readiness"} {
+		lines = append(lines, "[+]poststarthook/"+hook+" ok\n")
+	}
+	for _, name := range more {
+		lines = append(lines, "[+]"+name+" ok\n")
+	}
+	return lines
+}
+
 func testHealth(t *testing.T, r *running) {
 	for _, c := range []struct {
 		path string
@@ -31,14 +51,18 @@ func testHealth(t *testing.T, r *running) {
 		want []string
 	}{
 		{"/healthz", 200, []string{"ok"}},
-		{"/healthz?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "healthz check passed"}},
-		{"/livez?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "livez check passed"}},
+		{"/healthz?verbose", 200, append(upstreamChecks("etcd"), "healthz check passed\n")},
+		{"/livez?verbose=1", 200, append(upstreamChecks("etcd"), "livez check passed\n")},
 		{"/livez?verbose&exclude=etcd", 200, []string{"[+]etcd excluded: ok\n"}},
-		{"/readyz?verbose", 200, []string{"[+]ping ok\n", "[+]etcd ok\n", "[+]started ok\n", "[+]watch-caches ok\n", "[+]shutdown ok\n", "readyz check passed"}},
+		{"/readyz?verbose", 200, append(upstreamChecks("etcd", "etcd-readiness", "informer-sync", "shutdown"), "readyz check passed\n")},
+		{"/readyz?verbose&exclude=etcd&exclude=informer-sync", 200, []string{"[+]etcd excluded: ok\n", "[+]informer-sync excluded: ok\n", "[+]etcd-readiness ok\n"}},
+		{"/livez/poststarthook/bootstrap-controller", 200, []string{"ok"}}, {"/readyz/informer-sync", 200, []string{"ok"}}, {"/livez/log", 200, []string{"ok"}},
+		{"/livez/informer-sync", 404, nil},
 		{"/readyz?verbose&exclude=nothing", 200, []string{`warn: some health checks cannot be excluded: no matches for "nothing"`}},
 		{"/readyz/etcd", 200, []string{"ok"}}, {"/healthz/etcd", 200, []string{"ok"}}, {"/livez/etcd", 200, []string{"ok"}},
 		{"/version", 200, []string{`"gitVersion": "v1.`, `"major": "1"`, `"minor": "37"`}},
-		{"/metrics/slis", 200, []string{`kubernetes_healthcheck{name="etcd",type="readyz"} 1`}},
+		{"/metrics/slis", 200, []string{`kubernetes_healthcheck{name="etcd",type="readyz"} 1`, `kubernetes_healthcheck{name="poststarthook/start-apiextensions-controllers",type="livez"} 1`,
+			`kubernetes_healthchecks_total{name="log",status="success",type="healthz"} `}},
 		{"/debug/pprof/", 404, nil}, {"/debug/pprof/heap", 404, nil}, {"/debug/flags/v", 404, nil},
 	} {
 		code, body := r.read(t, c.path)
@@ -159,14 +183,93 @@ func TestHealthWithoutEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The second of each is "etcd".
+	etcd := func(checks []healthz.HealthChecker) error {
+		for _, c := range checks {
+			if c.Name() == "etcd" {
+				return c.Check(req)
+			}
+		}
+		t.Fatal("there is no check of etcd")
+		return nil
+	}
 	for name, checks := range map[string][]healthz.HealthChecker{"healthz": health, "readyz": ready} {
-		err := checks[1].Check(req)
+		err := etcd(checks)
 		if !errkind.Is(err, errkind.Unavailable) || !strings.Contains(err.Error(), l.Addr().String()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := live[1].Check(req); err != nil {
+	if err := etcd(live); err != nil {
 		t.Errorf("livez: %v", err)
 	}
+}
+
+// Each check of a part fails before the part runs, and once it has ended while the server runs.
+func TestHealthOfParts(t *testing.T) {
+	s := &Server{ready: make(chan struct{})}
+	of := func(name string) error {
+		_, live, _ := s.healthChecks()
+		for _, c := range live {
+			if c.Name() == name {
+				return c.Check(nil)
+			}
+		}
+		t.Fatalf("there is no check %s", name)
+		return nil
+	}
+	parts := slices.Concat(admissionChecks, crdChecks, foreignChecks, policyChecks, groupChecks, trustChecks, flowChecks, keeperChecks, repairChecks)
+	for _, name := range slices.Concat(parts, startChecks) {
+		if err := of(name); !errors.Is(err, errStarting) {
+			t.Errorf("%s before the start: %v", name, err)
+		}
+	}
+	close(s.ready)
+	for _, name := range parts {
+		if err := of(name); err != nil {
+			t.Errorf("%s after the start: %v", name, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.conditions.checked(func(context.Context) {}, name)(ctx)
+		if err := of(name); err != nil {
+			t.Errorf("%s, ended with the server: %v", name, err)
+		}
+		s.conditions.checked(func(context.Context) {}, name)(t.Context())
+		if err := of(name); !errors.Is(err, errEnded) {
+			t.Errorf("%s, ended early: %v", name, err)
+		}
+	}
+}
+
+// A log that nobody can write to shows; one that takes its time does not, and nothing runs unless somebody asks.
+func TestLogCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		flushes, blocked := 0, make(chan struct{})
+		var wait chan struct{}
+		l := &logCheck{now: time.Now, flush: func() {
+			flushes++
+			if wait != nil {
+				<-wait
+			}
+		}}
+		check := func(after time.Duration, failed bool, count int) {
+			t.Helper()
+			time.Sleep(after)
+			err := l.Check(nil)
+			synctest.Wait()
+			if (err != nil) != failed || flushes != count {
+				t.Errorf("%v, %d flushes, want failed %v and %d", err, flushes, failed, count)
+			}
+		}
+		check(0, false, 1)
+		check(logPeriod-1, false, 1)
+		wait = blocked
+		check(1, false, 2)
+		check(logTime-1, false, 2)
+		check(1, true, 2)
+		check(time.Hour, true, 2)
+		wait = nil
+		close(blocked)
+		synctest.Wait()
+		check(0, false, 3)
+	})
 }

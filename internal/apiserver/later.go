@@ -58,11 +58,13 @@ func (s *Server) storeLater(ctx context.Context) {
 		}
 		if err := s.storeAPIService(ctx, gv); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Storing an APIService failed", "groupVersion", gv)
+			s.conditions.fail(err, groupChecks...)
 			return
 		}
 	}
 	if err := s.storeTrust(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Storing the configuration of other API servers failed")
+		s.conditions.fail(err, trustChecks...)
 	}
 	if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed")

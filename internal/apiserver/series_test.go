@@ -12,7 +12,7 @@ type seriesKey string
 
 // step is a filter that notes its name, adds it to the context and answers itself when the request asks for that.
 func step(seen *[]string, name string) filter {
-	return func(next http.Handler) http.Handler {
+	return filter{name, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			*seen = append(*seen, name)
 			if r.Header.Get("Answer") == name {
@@ -22,7 +22,7 @@ func step(seen *[]string, name string) filter {
 			w.Header().Set(name, "passed")
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seriesKey(name), true)))
 		})
-	}
+	}}
 }
 
 // Filters of two series pass on what they made of the request, in their order; the first that answers is the last.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -43,6 +43,8 @@ type Server struct {
 	groups  *groupList
 	// handler serves the network, inner carob's own parts (see chain).
 	handler, inner http.Handler
+	guests         *guests
+	conditions     conditions // of the parts
 
 	stores    stores
 	storages  storageIndex
@@ -90,7 +92,8 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
 	}
 	complete(&cfg)
-	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{}}
+	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{},
+		guests: newGuests(maxGuests, maxGuestRequests)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -211,9 +214,9 @@ func (s *Server) Run(ctx context.Context) error {
 	parts.run(s.auditor.Run)
 	parts.run(s.structured.Run)
 	parts.run(s.encryption.Run)
-	parts.run(s.ext.plugins.Run)
-	parts.run(s.ext.crds.Run)
-	parts.run(s.ext.foreign.Run)
+	parts.run(s.conditions.checked(s.ext.plugins.Run, admissionChecks...))
+	parts.run(s.conditions.checked(s.ext.crds.Run, crdChecks...))
+	parts.run(s.conditions.checked(s.ext.foreign.Run, foreignChecks...))
 	served := make(chan error, 1)
 	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
 	limit := readTime
@@ -238,16 +241,16 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	close(s.ready)
 	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())
-	parts.run(s.reconcilePolicy)
-	parts.run(func(ctx context.Context) {
+	parts.run(s.conditions.checked(s.reconcilePolicy, slices.Concat(policyChecks, groupChecks, trustChecks)...))
+	parts.run(s.conditions.checked(func(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(policyDelay):
 			s.ext.flow.Run(ctx)
 		}
-	})
-	parts.run(s.keepKubernetesService)
-	parts.run(s.repair)
+	}, flowChecks...))
+	parts.run(s.conditions.checked(s.keepKubernetesService, keeperChecks...))
+	parts.run(s.conditions.checked(s.repair, repairChecks...))
 	select {
 	case err := <-served:
 		return err
@@ -275,36 +278,6 @@ func (s *Server) close() {
 		s.engine.Close()
 	}
 	s.encryption.Close()
-}
-
-// healthChecks are what /healthz, /livez and /readyz ask. They wait for nothing
-// but an external etcd and key servers, and those are not asked whether this
-// process lives: one that is started anew would not find them either.
-func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
-	etcd := healthz.NamedCheck("etcd", func(r *http.Request) error { return s.engine.Check(r.Context()) })
-	keys := s.encryption.HealthChecks()
-	health = append([]healthz.HealthChecker{healthz.PingHealthz, etcd}, keys...)
-	live = []healthz.HealthChecker{healthz.PingHealthz, healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() })}
-	ready = []healthz.HealthChecker{
-		healthz.PingHealthz, etcd,
-		healthz.NamedCheck("started", func(*http.Request) error {
-			select {
-			case <-s.ready:
-				return nil
-			default:
-				return errors.New("the stored objects are being read")
-			}
-		}),
-		healthz.NamedCheck("watch-caches", func(*http.Request) error {
-			for gr, st := range s.stores {
-				if err := st.ReadinessCheck(); err != nil {
-					return fmt.Errorf("%v: %w", gr, err)
-				}
-			}
-			return nil
-		}),
-	}
-	return health, live, append(ready, keys...)
 }
 
 // readTime is how long the start waits for the caches. A kind that can't be read,

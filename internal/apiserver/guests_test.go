@@ -1,0 +1,204 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// visitor is a connection from an address.
+type visitor struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (v *visitor) RemoteAddr() net.Addr {
+	a, err := net.ResolveTCPAddr("tcp", v.from)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func (v *visitor) Close() error {
+	v.closed = true
+	return nil
+}
+
+func of(ctx context.Context) *guest { return ctx.Value(guestKey{}).(*guest) }
+
+// A connection too many pushes out one of whoever has the most, first one that has not finished its handshake.
+func TestGuestsMakeRoom(t *testing.T) {
+	const alone, crowd, six, sixToo = "192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8::ffff]:2"
+	for _, c := range []struct {
+		name  string
+		from  []string
+		spoke []int // which have finished their handshake
+		out   int   // who goes for one more
+	}{
+		{"the oldest of a crowd", []string{alone, crowd, crowd}, []int{0, 1, 2}, 1},
+		{"who has not spoken", []string{crowd, crowd, crowd}, []int{0, 2}, 1},
+		{"who has spoken goes before somebody who is alone", []string{alone, crowd, crowd}, []int{1, 2}, 1},
+		{"a network is one source", []string{"192.0.2.7:1", six, sixToo}, []int{0, 1, 2}, 1},
+		{"the oldest where all are alone", []string{crowd, "192.0.2.7:1", six}, nil, 0},
+	} {
+		g := newGuests(3, 100)
+		var all []*visitor
+		for i, from := range c.from {
+			v := &visitor{from: from}
+			g.accept(t.Context(), v)
+			for _, s := range c.spoke {
+				if s == i {
+					g.changed(v, http.StateActive)
+				}
+			}
+			all = append(all, v)
+		}
+		last := &visitor{from: "192.0.2.9:1"}
+		g.accept(t.Context(), last)
+		for i, v := range append(all, last) {
+			if v.closed != (i == c.out) {
+				t.Errorf("%s: connection %d closed: %v", c.name, i, v.closed)
+			}
+		}
+	}
+}
+
+// Whatever comes and goes, the bounds hold, who is known is never closed, and nothing is counted twice.
+func TestGuestsAreBounded(t *testing.T) {
+	const most, requests = 5, 20
+	g := newGuests(most, requests)
+	type conn struct {
+		*visitor
+		*guest
+		inside int
+		known  bool
+	}
+	var all []*conn
+	for i := range 20_000 {
+		if len(all) < 3 || rand.IntN(10) == 0 {
+			v := &visitor{from: fmt.Sprintf("192.0.2.%d:%d", rand.IntN(3), 1+i%60_000)}
+			all = append(all, &conn{visitor: v, guest: of(g.accept(t.Context(), v))})
+		}
+		c := all[rand.IntN(len(all))]
+		switch rand.IntN(6) {
+		case 0, 1, 2:
+			if c.enter() {
+				c.inside++
+			} else if !c.known && !c.closed {
+				t.Fatal("a guest is not counted")
+			}
+		case 3:
+			if c.inside > 0 {
+				c.inside--
+				c.leave()
+			}
+		case 4:
+			g.changed(c.visitor, http.StateActive)
+		case 5:
+			if !c.closed && rand.IntN(4) == 0 {
+				c.welcome(httptest.NewRecorder(), &http.Request{ProtoMajor: 2})
+				c.visitor.closed, c.known = false, true
+			} else if rand.IntN(8) == 0 {
+				g.changed(c.visitor, http.StateClosed)
+				c.visitor.closed = true
+			}
+		}
+		sum := 0
+		for _, c := range all {
+			if c.known && c.visitor.closed && c.guest.requests > requests {
+				t.Fatal("somebody known was closed")
+			}
+			if _, open := g.open[c.visitor]; open {
+				sum += c.inside
+			}
+		}
+		if len(g.open) > most || g.order.Len() != len(g.open) || g.requests != sum || sum > requests {
+			t.Fatalf("step %d: %d connections, %d in order, %d requests of %d", i, len(g.open), g.order.Len(), g.requests, sum)
+		}
+	}
+}
+
+// askedBy is a request of a user.
+func askedBy(ctx context.Context, name string, groups ...string) *http.Request {
+	return httptest.NewRequest(http.MethodGet, "/api", nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
+}
+
+// A user whose requests fill its room waits; others don't, and nothing is left of who has gone.
+func TestRooms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, release := newRooms(2), make(chan struct{})
+		served := make(chan string, 10)
+		h := s.take(s.free(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			served <- userName(r)
+			if userName(r) == "greedy" {
+				<-release
+			}
+		})))
+		for range 3 {
+			go h.ServeHTTP(httptest.NewRecorder(), askedBy(t.Context(), "greedy"))
+		}
+		synctest.Wait()
+		gone, cancel := context.WithCancel(t.Context())
+		go h.ServeHTTP(httptest.NewRecorder(), askedBy(gone, "greedy"))
+		synctest.Wait()
+		if len(served) != 2 {
+			t.Fatalf("%d requests of one user are served", len(served))
+		}
+		h.ServeHTTP(httptest.NewRecorder(), askedBy(t.Context(), "other")) // returns
+		cancel()
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		if len(served) != 4 || len(s.of) != 0 {
+			t.Errorf("%d were served, %d rooms are left", len(served), len(s.of))
+		}
+	})
+}
+
+// Strangers share a small room, in which nobody waits; probes and users don't need it.
+func TestStrangersShareARoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		inside := 0
+		h := sortUsers(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
+			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if !isProbe(r.URL.Path) {
+					inside++
+					<-release
+				}
+			}))
+		ask := func(path, name string, groups ...string) *httptest.ResponseRecorder {
+			w, r := httptest.NewRecorder(), askedBy(t.Context(), name, groups...)
+			r.URL.Path = path
+			h.ServeHTTP(w, r)
+			return w
+		}
+		for range maxStrangers {
+			go ask("/version", user.Anonymous, user.AllUnauthenticated)
+			synctest.Wait()
+		}
+		if inside != maxStrangers {
+			t.Fatalf("%d strangers are served at once", inside)
+		}
+		if w := ask("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+			t.Errorf("one more: %d %v", w.Code, w.Header())
+		}
+		if w := ask("/readyz", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusOK {
+			t.Errorf("a probe: %d", w.Code)
+		}
+		if w := ask("/version", "ann", user.AllAuthenticated); w.Code != http.StatusAccepted {
+			t.Errorf("a user: %d", w.Code)
+		}
+	})
+}
