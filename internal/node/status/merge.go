@@ -10,7 +10,9 @@ import (
 
 // merge is want with everything that belongs to other writers as it is in base:
 // their conditions (first, L4.63), the scheduler's nomination, resource claims.
-// DisruptionTarget belongs to whoever set it; the agent's own comes with want.
+// DisruptionTarget belongs to whoever set it; the agent's own comes with want. A
+// condition that changed and changed back before anybody was told has not changed:
+// it keeps its time (L1.74).
 func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 	m := *want
 	m.NominatedNodeName = base.NominatedNodeName
@@ -35,9 +37,19 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 		m.Conditions = append(m.Conditions, c)
 	}
 	for i, c := range want.Conditions {
-		if podlife.OwnCondition(c.Type) || i == mine {
-			m.Conditions = append(m.Conditions, c)
+		if !podlife.OwnCondition(c.Type) && i != mine {
+			continue
 		}
+		if old := slices.IndexFunc(base.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type }); old >= 0 && !reasonCounts(c.Type) &&
+			base.Conditions[old].Status == c.Status && !base.Conditions[old].LastTransitionTime.IsZero() {
+			c.LastTransitionTime = base.Conditions[old].LastTransitionTime
+		}
+		m.Conditions = append(m.Conditions, c)
 	}
 	return m
+}
+
+// reasonCounts tells the conditions whose time moves with their reason (L4.56).
+func reasonCounts(t corev1.PodConditionType) bool {
+	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress || t == corev1.DisruptionTarget
 }

@@ -287,3 +287,24 @@ func TestFieldsOfOthers(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// What changed and changed back between two writes has not changed for anybody: its
+// time stays (L1.74). The conditions of a resize tell a new reason by their time (L4.56).
+func TestTransitionTimeOfWhatWasNotSeen(t *testing.T) {
+	at := func(s int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 0, 0, s, 0, time.UTC)) }
+	with := func(ready corev1.ConditionStatus, s int) *corev1.PodStatus {
+		return &corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, LastTransitionTime: at(s)},
+			{Type: corev1.PodReady, Status: ready, LastTransitionTime: at(s)},
+		}}
+	}
+	for _, tt := range []struct {
+		want *corev1.PodStatus
+		at   metav1.Time
+	}{{with(corev1.ConditionFalse, 4), at(1)}, {with(corev1.ConditionTrue, 4), at(4)}} {
+		got := merge(with(corev1.ConditionFalse, 1), tt.want)
+		if !got.Conditions[0].LastTransitionTime.Equal(new(at(4))) || !got.Conditions[1].LastTransitionTime.Equal(&tt.at) {
+			t.Errorf("want Ready of %v: %v", tt.at, got.Conditions)
+		}
+	}
+}
