@@ -63,7 +63,8 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	before, after := *own.pod, *own.pod
 	before.Status, after.Status = *old, *st
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
-		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap
+		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
+			b.Rule == podstatus.Addresses && own.object.upset // its sandbox has lost its address
 	})
 	if len(b) > 0 {
 		w.broken(statusAllowed, own.pod.Name, "%v", b)

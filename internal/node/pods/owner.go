@@ -260,15 +260,15 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if o.runs = out.Allocated; o.runs == nil {
 		o.runs = o.pod
 	}
-	for _, e := range out.Events {
-		o.cfg.Event(o.pod, e)
-	}
 	if !o.gone {
 		if !podlife.SameStatus(&o.sent, &out.Status) {
 			// Published before anything begins: an action such as DeletePod relies on it.
 			o.cfg.Status.Set(o.pod, &out.Status)
 		}
 		o.sent = out.Status // also the same one: the next one shares with it
+	}
+	for _, e := range out.Events {
+		o.cfg.Event(o.pod, e)
 	}
 	room := terminal(out.Status.Phase) && !terminal(o.seen.Status.Phase)
 	if resizes := resizing(&out.Status); resizes != o.resizes {
