@@ -34,6 +34,8 @@ type engine struct {
 	images http.Handler
 	run    func(context.Context) error
 	closes []func() error
+	// onRulesChanged has a function called when the host's firewall was changed; nil: the network does not watch it.
+	onRulesChanged func(func())
 }
 
 func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
@@ -86,6 +88,9 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 		return nil, err
 	}
 	e.closes = append(e.closes, closeNet)
+	if w, ok := net.(interface{ OnRulesChanged(func()) }); ok {
+		e.onRulesChanged = w.OnRulesChanged
+	}
 	rt, err := native.New(ctx, native.Config{
 		RootDir: dir, StateDir: filepath.Join(in.RunDir, "runtime"), CgroupRoot: in.CgroupRoot,
 		SystemdCgroups: in.CgroupDriver == "systemd",

@@ -6,12 +6,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"carob/internal/base/instance"
+	"carob/internal/network/unserved"
 )
 
 // machine knows the addresses of this machine as they are now.
@@ -111,4 +114,32 @@ func onePerFamily(all []netip.Addr) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// servicesTable refuses what is sent to service addresses that nothing serves.
+func servicesTable(in instance.Instance) string { return in.NFTable + "-services" }
+
+// unservedRanges keeps the refusal in step with the host's routes and rules.
+type unservedRanges struct {
+	*unserved.Ranges
+	log klog.Logger
+
+	mu   sync.Mutex
+	told []unserved.Overlap
+}
+
+func (u *unservedRanges) sync() {
+	taken, err := u.Sync()
+	if err != nil {
+		u.log.Error(err, "What is sent to service addresses that nothing serves is not refused, it leaves this host")
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, o := range taken {
+		if !slices.Contains(u.told, o) {
+			u.log.Error(nil, "This host has a route into the range of services: choose another with --service-cidr", "range", o.Range, "route", o.Route)
+		}
+	}
+	u.told = taken
 }

@@ -18,6 +18,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/core/resources"
 	"carob/internal/network/bridge"
+	"carob/internal/network/unserved"
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native"
@@ -54,6 +55,7 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
 	}
+	errs = append(errs, unserved.Remove(servicesTable(in)))
 	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {
 		errs = append(errs, native.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
 	}

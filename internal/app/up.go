@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver"
@@ -31,6 +33,7 @@ import (
 	"carob/internal/cli"
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
+	"carob/internal/network/unserved"
 	"carob/internal/node"
 	"carob/internal/scheduler"
 	"carob/internal/timeline"
@@ -41,6 +44,7 @@ const (
 	schedulerUser  = "system:kube-scheduler"
 	controllerUser = "system:kube-controller-manager"
 	nodesGroup     = "system:nodes"
+	ownUser        = "system:apiserver" // what nobody else may, as upstream's own client
 )
 
 // Up runs one carob until ctx ends.
@@ -188,7 +192,14 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 			c.server.Advertise(c.advertise())
 			agent.HostChanged()
 		}
-		return watch.Run(ctx, c.machine.look)
+		services := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services), log: klog.FromContext(ctx)}
+		if c.engine.onRulesChanged != nil {
+			c.engine.onRulesChanged(services.sync)
+		}
+		return watch.Run(ctx, func() {
+			c.machine.look()
+			services.sync()
+		})
 	}, nil
 }
 
@@ -257,6 +268,13 @@ func (c *carob) start(ctx context.Context) error {
 	}
 	c.progress.Step("API server", url(c.in))
 
+	own, err := kubernetes.NewForConfig(c.server.ClientConfig(ownUser, user.SystemPrivilegedGroup))
+	if err != nil {
+		return err
+	}
+	if err := followPodCIDR(ctx, own, c.in.NodeName, []string{c.in.PodCIDR}); err != nil {
+		return err
+	}
 	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser), scheduler.Options{Journal: c.timeline})
 	if err != nil {
 		return err

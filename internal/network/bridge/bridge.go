@@ -68,6 +68,8 @@ type Network struct {
 	passage   *passage
 	hostRules *rulesWatch
 
+	rulesChanged atomic.Pointer[func()]
+
 	sandboxes keylock.Locks // of those being attached or detached
 
 	mu       sync.Mutex
@@ -229,7 +231,7 @@ func (n *Network) ensureBridge() error {
 	var notFound netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &notFound):
-		if err := n.checkOverlap(); err != nil {
+		if err := n.checkOverlap(0); err != nil {
 			return err
 		}
 		if link, err = n.makeBridge(); err != nil {
@@ -240,6 +242,9 @@ func (n *Network) ensureBridge() error {
 	}
 	if _, ok := link.(*netlink.Bridge); !ok {
 		return errkind.Errorf(errkind.Invalid, "network device %s exists and is a %s, not a bridge", n.cfg.Bridge, link.Type())
+	}
+	if err := n.checkOverlap(link.Attrs().Index); err != nil { // the range may be another one than before
+		return err
 	}
 	for _, a := range []*addresses{n.v4, n.v6} {
 		if a == nil {
@@ -305,8 +310,8 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	return link, nil
 }
 
-// checkOverlap refuses a pod range that the host reaches some other way.
-func (n *Network) checkOverlap() error {
+// checkOverlap refuses a pod range that the host reaches some other way than by our bridge.
+func (n *Network) checkOverlap(own int) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses of the host: %w", err)
@@ -314,7 +319,7 @@ func (n *Network) checkOverlap() error {
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		ones, _ := a.Mask.Size()
-		if !ok {
+		if !ok || own != 0 && a.LinkIndex == own {
 			continue
 		}
 		have := netip.PrefixFrom(ip.Unmap(), ones)
@@ -436,7 +441,13 @@ func (n *Network) load() error {
 		return err
 	}
 	for _, at := range n.attached {
-		if !netns.Pinned(at.NetNS) {
+		// A pod with an address of another range has lost its network with the range: its
+		// namespace goes, and whoever asks for it gets another one.
+		foreign := slices.ContainsFunc(at.IPs, func(ip netip.Addr) bool { return n.rangeOf(ip) == nil })
+		if foreign {
+			n.forgetNeighbours(at)
+		}
+		if foreign || !netns.Pinned(at.NetNS) {
 			n.forget(at)
 		}
 	}

@@ -293,3 +293,49 @@ func TestInterruptedDump(t *testing.T) {
 		t.Errorf("another error became %v", err)
 	}
 }
+
+// Another address range: the bridge has its gateway only, pods of the old range lose
+// their network, and what comes after them works.
+func TestOtherRange(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Pool = -1
+	n := open(t, cfg)
+	old, err := n.Attach(t.Context(), network.Pod{UID: "u", SandboxID: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := cfg
+	other.Pods = netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, cfg.Pods.Addr().As4()[2], 0}), 24)
+	n = open(t, other)
+	if netns.Pinned(old.NetNS) {
+		t.Error("the pod of the old range still has a network")
+	}
+	bridge, err := netlink.LinkByName(cfg.Bridge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+	if err != nil || len(addrs) != 1 || !addrs[0].IP.Equal(n.v4.gateway().AsSlice()) {
+		t.Errorf("the bridge has %v, %v", addrs, err)
+	}
+	at, err := n.Attach(t.Context(), network.Pod{UID: "u", SandboxID: "again"})
+	if err != nil || !other.Pods.Contains(at.IPs[0]) {
+		t.Fatalf("%v, %v", at, err)
+	}
+	if _, err := net.Dial("tcp", net.JoinHostPort(at.IPs[0].String(), "9")); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the pod of the new range: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other.Pods = hostRange(t)
+	if n, err := Open(t.Context(), other); !errkind.Is(err, errkind.Invalid) {
+		t.Errorf("a range of the host: %v", err)
+		if err == nil {
+			_ = n.Close()
+		}
+	}
+}

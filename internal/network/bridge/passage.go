@@ -125,6 +125,9 @@ func (p *passage) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rul
 	}), nil
 }
 
+// OnRulesChanged has a function called after each change of the host's rules.
+func (n *Network) OnRulesChanged(tell func()) { n.rulesChanged.Store(&tell) }
+
 // keepPassage opens the passage and does so again whenever the host's rules change.
 // A firewall that is loaded anew often removes everything first, also our tables.
 func (n *Network) keepPassage(ctx context.Context) error {
@@ -141,6 +144,9 @@ func (n *Network) keepPassage(ctx context.Context) error {
 			logger.Error(err, "The host's firewall may drop what pods send and receive", "bridge", n.cfg.Bridge)
 		case added > 0:
 			logger.Info("The host's firewall drops what it forwards: added rules that let pods through", "bridge", n.cfg.Bridge, "chain", "FORWARD")
+		}
+		if tell := n.rulesChanged.Load(); tell != nil {
+			(*tell)()
 		}
 	}
 	var err error

@@ -463,6 +463,8 @@ func TestRulesComeBack(t *testing.T) {
 			return list
 		}
 		before := elements()
+		told := make(chan struct{}, 100)
+		n.OnRulesChanged(func() { told <- struct{}{} })
 		conn, err := nftables.New()
 		if err != nil {
 			t.Fatal(err)
@@ -486,6 +488,7 @@ func TestRulesComeBack(t *testing.T) {
 		if after := elements(); len(before) != 2 || !slices.Equal(before, after) {
 			t.Errorf("had %q, has %q", before, after)
 		}
+		<-told
 	})
 }
 

@@ -7,7 +7,10 @@ import (
 	"os"
 	"time"
 
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/netns"
 )
 
 // adopt finds everything an earlier carob left: pods whose monitor answers go
@@ -84,7 +87,21 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			live[id] = true
 		}
 	}
-	return r.cfg.Network.Sweep(ctx, live)
+	if err := r.cfg.Network.Sweep(ctx, live); err != nil {
+		return err
+	}
+	// A pod whose network is gone, with its address range or by somebody's hand, runs in a
+	// namespace that leads nowhere: it ends, and its sandbox is made anew.
+	for id := range live {
+		if path := r.sandboxes[id].rec.NetNS; path == "" || netns.Pinned(path) {
+			continue
+		}
+		log.Info("Sandbox lost its network", "sandbox", id)
+		if _, err := r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			log.Error(err, "Sandbox without a network is not fully stopped", "sandbox", id)
+		}
+	}
+	return nil
 }
 
 func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {

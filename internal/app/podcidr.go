@@ -1,0 +1,49 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// followPodCIDR makes the Node object anew when it names other address ranges of pods
+// than this start. The API lets nobody change them, so that an object with another UID
+// takes its place, with the same labels, annotations and taints. Pods stay bound to it:
+// they are by its name.
+func followPodCIDR(ctx context.Context, client kubernetes.Interface, name string, ranges []string) error {
+	nodes := client.CoreV1().Nodes()
+	old, err := nodes.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read node %s: %w", name, err)
+	}
+	if len(old.Spec.PodCIDRs) == 0 || slices.Equal(old.Spec.PodCIDRs, ranges) {
+		return nil // the agent names them where nobody has
+	}
+	fresh := old.DeepCopy()
+	fresh.ObjectMeta = metav1.ObjectMeta{Name: old.Name, Labels: old.Labels, Annotations: old.Annotations, OwnerReferences: old.OwnerReferences}
+	fresh.Spec.PodCIDR, fresh.Spec.PodCIDRs = ranges[0], ranges
+	if len(old.Finalizers) > 0 {
+		return fmt.Errorf("node %s has other pod address ranges (%v) than this start (%v), and finalizers keep it from being made anew: %v",
+			name, old.Spec.PodCIDRs, ranges, old.Finalizers)
+	}
+	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
+	}
+	err = nodes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
+	}
+	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
+	}
+	klog.FromContext(ctx).Info("The Node object was made anew for other address ranges of pods", "were", old.Spec.PodCIDRs, "are", ranges)
+	return nil
+}
