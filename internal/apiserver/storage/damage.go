@@ -12,14 +12,14 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// checkFiles says what is damaged in the directory of a member; the error's kind is
-// then Corrupt. It writes nothing.
+// checkFiles says what is damaged in the directory of a member, the error's kind is
+// then Corrupt, and whether the member was ever written to. It writes nothing.
 //
 // etcd opens what it should not: a log that it has cut off at a damaged place, and
 // one that ends before what the database holds already, after which it takes every
 // write for one that was made and answers none. Of a damaged database the process
 // dies. So its files are looked at before.
-func checkFiles(dir string) (err error) {
+func checkFiles(dir string) (state memberState, err error) {
 	// What can't be read of a mapped file is a fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -29,19 +29,19 @@ func checkFiles(dir string) (err error) {
 	}()
 	stored, err := checkDatabase(filepath.Join(dir, "member", "snap", "db"))
 	if err != nil {
-		return err
+		return memberUsed, err
 	}
 	log, err := readLog(filepath.Join(dir, "member", "wal"))
 	if err != nil {
-		return err
+		return memberUsed, err
 	}
 	switch {
 	case log.last < stored:
-		return errkind.Errorf(errkind.Corrupt, "the log ends at entry %d, but the database holds entry %d: the end of the log is lost, or they are not of one time", log.last, stored)
+		return memberUsed, errkind.Errorf(errkind.Corrupt, "the log ends at entry %d, but the database holds entry %d: the end of the log is lost, or they are not of one time", log.last, stored)
 	case log.first > stored+1:
-		return errkind.Errorf(errkind.Corrupt, "the log begins at entry %d, but the database ends at entry %d: it is too old or lost", log.first, stored)
+		return memberUsed, errkind.Errorf(errkind.Corrupt, "the log begins at entry %d, but the database ends at entry %d: it is too old or lost", log.first, stored)
 	}
-	return nil
+	return stateOf(stored, log), nil
 }
 
 // mapFile returns the content of a file, for reading until unmap is called; nil of an empty one.

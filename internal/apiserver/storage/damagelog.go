@@ -15,6 +15,7 @@ import (
 // logged is what a log holds.
 type logged struct {
 	first, last uint64 // entries; zero when there is none
+	settled     uint64 // the last of those that were known to be committed
 }
 
 // Kinds of records in the log of etcd 3.
@@ -142,16 +143,21 @@ func (l *logged) read(file string) error {
 		if !ok {
 			break
 		}
-		if r.kind == recordEntry {
+		switch r.kind {
+		case recordEntry:
 			l.last = r.number()
+		case recordState:
+			l.settled = r.number()
 		}
 		at += r.size
 	}
-	switch settled := newestState(b[at:]); {
+	behind := newestState(b[at:])
+	l.settled = max(l.settled, behind)
+	switch {
 	case at == 0:
 		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at its beginning", file)
-	case settled > l.last:
-		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at byte %d: entries %d to %d can't be read", file, at, l.last+1, settled)
+	case behind > l.last:
+		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at byte %d: entries %d to %d can't be read", file, at, l.last+1, behind)
 	}
 	return nil
 }

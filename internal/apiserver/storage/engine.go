@@ -157,7 +157,9 @@ func (e *Engine) Close() {
 		// it would wait for ever, and the process is about to end anyway.
 		if e.server != nil && e.failure.get() == nil {
 			e.inside.close()
-			e.upkeep.close()
+			if e.upkeep != nil { // not when the start broke off
+				e.upkeep.close()
+			}
 			e.server.HardStop()
 		}
 		if e.lock != nil {
@@ -205,7 +207,11 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 			}
 		}()
 		debug.SetPanicOnFault(true) // the database is mapped into memory
-		if err := checkFiles(cfg.Dir); err != nil {
+		state, err := checkFiles(cfg.Dir)
+		if err == nil {
+			err = create(sc, state)
+		}
+		if err != nil {
 			started <- result{nil, err}
 			return
 		}

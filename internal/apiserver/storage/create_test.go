@@ -1,0 +1,136 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+)
+
+// A start that is interrupted leaves a directory that starts: whatever of the first
+// files was there, of this carob's or of an older one's.
+func TestFirstStartBrokenOff(t *testing.T) {
+	settings := func(dir string) config.ServerConfig {
+		return serverConfig(Config{Dir: dir, NoFsync: true}, zap.NewNop())
+	}
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, leave := range map[string]func(t *testing.T, dir string){
+		"nothing":                 func(*testing.T, string) {},
+		"an empty member":         func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "member/snap"), 0o700)) },
+		"half of the new member":  func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "member.new/snap"), 0o700)) },
+		"the new member, unnamed": func(t *testing.T, dir string) { must(t, fillMember(settings(dir), filepath.Join(dir, "member.new"))) },
+		"a member that never ran": func(t *testing.T, dir string) { must(t, create(settings(dir), memberUnborn)) },
+		"half, beside an old half": func(t *testing.T, dir string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "member/snap"), 0o700))
+			must(t, fillMember(settings(dir), filepath.Join(dir, "member.new")))
+		},
+		"old: a database": func(t *testing.T, dir string) {
+			must(t, os.MkdirAll(filepath.Dir(dbFile(dir)), 0o700))
+			db, err := bolt.Open(dbFile(dir), 0o600, nil)
+			must(t, err)
+			must(t, db.Close())
+		},
+		"old: an empty database": func(t *testing.T, dir string) {
+			must(t, os.MkdirAll(filepath.Dir(dbFile(dir)), 0o700))
+			must(t, os.WriteFile(dbFile(dir), nil, 0o600))
+		},
+		"old: half of a log": func(t *testing.T, dir string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "member/wal.tmp"), 0o700))
+			must(t, os.WriteFile(filepath.Join(dir, "member/wal.tmp/0000000000000000-0000000000000000.wal"), nil, 0o600))
+		},
+		"old: a log without a member": func(t *testing.T, dir string) {
+			must(t, os.MkdirAll(filepath.Dir(dbFile(dir)), 0o700))
+			db, err := bolt.Open(dbFile(dir), 0o600, nil)
+			must(t, err)
+			must(t, db.Close())
+			must(t, freshLog(dir))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			leave(t, dir)
+			must(t, whole(t, dir, 0))
+			must(t, whole(t, dir, 0))
+			if _, err := os.Stat(filepath.Join(dir, "member.new")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("member.new stays: %v", err)
+			}
+		})
+	}
+}
+
+// A member with anything in it is never made anew, whichever of its files is gone.
+func TestUsedMemberIsKept(t *testing.T) {
+	origin := t.TempDir()
+	fill(t, origin, 5)
+	for name, spoil := range map[string]func(dir string) error{
+		"no log":             func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member/wal")) },
+		"an empty log":       func(dir string) error { return os.Truncate(logFile(t, dir), 0) },
+		"a log of its own":   func(dir string) error { return freshLog(dir) },
+		"a damaged database": func(dir string) error { return os.WriteFile(dbFile(dir), []byte(strings.Repeat("x", 1<<15)), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := copyDir(t, origin)
+			if err := spoil(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := whole(t, dir, 5); err == nil {
+				t.Error("it opens")
+			}
+			if _, err := os.Stat(dbFile(dir)); err != nil {
+				t.Errorf("the database is gone: %v", err)
+			}
+		})
+	}
+	// Without its database the log alone gives all back: it is there from the first entry on.
+	dir := copyDir(t, origin)
+	state, err := checkFiles(dir)
+	if err != nil || state != memberUsed {
+		t.Errorf("a whole one: %v, %v", state, err)
+	}
+}
+
+// freshLog replaces a log by one without entries.
+func freshLog(dir string) error {
+	logs := filepath.Join(dir, "member/wal")
+	if err := os.RemoveAll(logs); err != nil {
+		return err
+	}
+	w, err := wal.Create(zap.NewNop(), logs, nil)
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// A start that is called off while etcd looks for its leader ends without a panic, and the next one starts.
+func TestStartCalledOff(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asked := errors.New("asked to stop")
+	cancel(asked)
+	if e, err := Open(ctx, Config{Dir: dir, NoFsync: true}); err == nil {
+		e.Close()
+		t.Fatal("it opens")
+	}
+	e := &Engine{failure: newFailure()}
+	if err := e.start(t.Context(), Config{Dir: dir, NoFsync: true}); err != nil {
+		t.Fatal(err)
+	}
+	e.Close() // as Open does when campaign failed: there is no upkeep yet
+	if err := whole(t, dir, 0); err != nil {
+		t.Fatal(err)
+	}
+}
