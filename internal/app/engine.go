@@ -166,3 +166,7 @@ func (s storeImages) Import(ctx context.Context, archive io.Reader, progress fun
 func (s storeImages) Pull(ctx context.Context, name string, progress func(string)) (string, error) {
 	return s.store.Pull(ctx, name, nil, progress)
 }
+
+func (s storeImages) Tag(ctx context.Context, ref, name string) (string, error) {
+	return s.store.Tag(ctx, ref, name)
+}

@@ -1,43 +1,134 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/base/atomicfile"
 	"carob/internal/base/instance"
 )
 
-// flagsFile remembers how an instance was started, for `carob down --pods` after it ended.
+// flagsFile remembers how an instance was started, for the next start and for
+// `carob down --pods` after it ended.
 const flagsFile = "flags.json"
 
-func saveFlags(in instance.Instance) error {
-	b, err := json.Marshal(in.Flags)
+// lastStart is what flagsFile holds.
+type lastStart struct {
+	instance.Flags
+	PodsEnded bool `json:",omitempty"` // by `carob down --pods`
+}
+
+func saveFlags(dataDir string, l lastStart) error {
+	b, err := json.Marshal(l)
 	if err != nil {
 		return fmt.Errorf("encode flags: %w", err)
 	}
-	if err := atomicfile.Write(filepath.Join(in.DataDir, flagsFile), b, 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(dataDir, flagsFile), b, 0o600); err != nil {
 		return fmt.Errorf("remember flags: %w", err)
 	}
 	return nil
 }
 
-// lastFlags is the instance as it was started last.
-func lastFlags(in instance.Instance) (instance.Instance, error) {
-	b, err := os.ReadFile(filepath.Join(in.DataDir, flagsFile))
+// readFlags is the last start; the zero value when there was none.
+func readFlags(dataDir string) (lastStart, error) {
+	var l lastStart
+	b, err := os.ReadFile(filepath.Join(dataDir, flagsFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return in, nil
+		return l, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &l)
 	}
 	if err != nil {
-		return in, fmt.Errorf("read flags of the last start: %w", err)
+		return l, fmt.Errorf("read flags of the last start: %w", err)
 	}
-	var f instance.Flags
-	if err := json.Unmarshal(b, &f); err != nil {
-		return in, fmt.Errorf("read flags of the last start: %w", err)
+	return l, nil
+}
+
+// lastFlags is the instance as it was started last.
+func lastFlags(in instance.Instance) (instance.Instance, error) {
+	l, err := readFlags(in.DataDir)
+	if err != nil || l.DataDir == "" {
+		return in, err
 	}
-	return instance.Derive(f, in.NodeName)
+	return instance.Derive(l.Flags, in.NodeName)
+}
+
+// sameAsBefore refuses a start whose flags would lose something of the last one.
+func sameAsBefore(in instance.Instance) error {
+	last, err := readFlags(in.DataDir)
+	if err != nil || last.DataDir == "" || in.Force {
+		return err
+	}
+	if refused := instance.Change(last.Flags, in.Flags, instance.Facts{Pods: mayHavePods(in.DataDir, last)}); len(refused) > 0 {
+		return fmt.Errorf("this data directory was started with other flags: %w", instance.ChangeError(refused))
+	}
+	return nil
+}
+
+// mayHavePods says whether pods of the last start may still run. Only carob's own
+// runtime can be asked without being opened.
+func mayHavePods(dataDir string, last lastStart) bool {
+	if last.PodsEnded {
+		return false
+	}
+	dir := filepath.Join(dataDir, runtimeDir, "sandboxes")
+	if last.RuntimeEndpoint != "" {
+		dir = filepath.Join(dataDir, "node", "pods")
+	}
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) > 0
+}
+
+// clusterFile holds the UID of the cluster that this node's pods belong to.
+const clusterFile = "cluster"
+
+// belongs compares the cluster in the store with the one that this node's pods are
+// of. A node agent ends all pods that its API server does not know: of a store that
+// was lost, emptied or mistaken for another that would be all of them.
+func (c *carob) belongs(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.server.ClientConfig("carob:start", "system:masters"))
+	if err != nil {
+		return fmt.Errorf("ask which cluster this is: %w", err)
+	}
+	// By convention the UID of this namespace stands for the cluster's.
+	ns, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("ask which cluster this is: %w", err)
+	}
+	file := filepath.Join(c.in.DataDir, "node", clusterFile)
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read which cluster this node belongs to: %w", err)
+	}
+	known := types.UID(strings.TrimSpace(string(b)))
+	if known == ns.UID {
+		return nil
+	}
+	if err := otherCluster(known, ns.UID, c.hadPods, c.in.Force); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
+		return fmt.Errorf("remember which cluster this node belongs to: %w", err)
+	}
+	return atomicfile.Write(file, []byte(ns.UID+"\n"), 0o600)
+}
+
+// otherCluster decides whether a node of the cluster known may become one of found.
+func otherCluster(known, found types.UID, pods, force bool) error {
+	if known == "" || known == found || !pods || force {
+		return nil
+	}
+	return fmt.Errorf("the store holds another cluster (UID %s) than the one that the pods on this machine belong to (UID %s), and would have them ended: "+
+		"bring the old store back, or end them with `carob down --pods`, or start with --force", found, known)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/distribution/reference"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -24,6 +25,8 @@ type imageStore interface {
 	Import(ctx context.Context, archive io.Reader, progress func(string)) ([]string, error)
 	// Pull fetches an image and answers its id.
 	Pull(ctx context.Context, name string, progress func(string)) (string, error)
+	// Tag gives an image another name and answers that name in full.
+	Tag(ctx context.Context, ref, name string) (string, error)
 }
 
 // imageHandler serves imageapi over a runtime; store is nil for a runtime that is not carob's own.
@@ -34,6 +37,7 @@ func imageHandler(images runtime.Images, store imageStore) http.Handler {
 	mux.HandleFunc("GET "+base, h.list)
 	mux.HandleFunc("POST "+base+"/import", h.importArchive)
 	mux.HandleFunc("POST "+base+"/pull", h.pull)
+	mux.HandleFunc("POST "+base+"/tag", h.tag)
 	mux.HandleFunc("DELETE "+base, h.remove)
 	return mux
 }
@@ -97,24 +101,29 @@ func (h *imageServer) pull(w http.ResponseWriter, r *http.Request) {
 		out.end(nil, err)
 		return
 	}
-	names := []string{ref}
-	if st, err := h.images.ImageStatus(r.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}}); err == nil && st.Image != nil {
-		names = matching(st.Image, ref)
-	}
-	out.end(names, nil)
+	out.end([]string{fullName(ref)}, nil)
 }
 
-// matching is the full name of what was asked for, among all names of the image.
-func matching(im *cri.Image, ref string) []string {
-	for _, n := range slices.Concat(im.RepoTags, im.RepoDigests) {
-		if strings.HasSuffix(n, ref) {
-			return []string{n}
-		}
+// fullName is what was asked for as registries and lists have it: nginx is docker.io/library/nginx:latest.
+func fullName(ref string) string {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return ref
 	}
-	if len(im.RepoTags) > 0 {
-		return im.RepoTags[:1]
+	return named.String()
+}
+
+func (h *imageServer) tag(w http.ResponseWriter, r *http.Request) {
+	if h.store == nil {
+		refuse(w, status.Error(codes.Unimplemented, "this node runs on another container runtime: name the image there, for example with `ctr -n k8s.io images tag`"))
+		return
 	}
-	return []string{im.Id}
+	name, err := h.store.Tag(r.Context(), r.URL.Query().Get("ref"), r.URL.Query().Get("name"))
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	progressStream(w).end([]string{name}, nil)
 }
 
 func (h *imageServer) remove(w http.ResponseWriter, r *http.Request) {

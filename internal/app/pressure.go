@@ -50,8 +50,6 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 		images.MinAge = p.ImageMinAge
 	}
 	switch {
-	case p.MaxPodGrace < 0 || p.Transition < 0 || p.ImageMinAge < 0 || p.ShutdownGrace < 0 || p.ShutdownCritical < 0:
-		wrong("eviction-max-pod-grace-period and its like", errors.New("a time can't be negative"))
 	case images.High > 100 || images.Low < 0 || images.Low >= images.High:
 		wrong("image-gc-low-threshold", fmt.Errorf("%d%% is not below --image-gc-high-threshold, %d%%", images.Low, images.High))
 	case p.ShutdownCritical > p.ShutdownGrace:

@@ -46,7 +46,15 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	if err := endSandboxes(ctx, in, a.version); err != nil {
 		return err
 	}
-	return removeTraces(ctx, in)
+	if err := removeTraces(ctx, in); err != nil {
+		return err
+	}
+	last, err := readFlags(in.DataDir)
+	if err != nil || last.DataDir == "" {
+		return err
+	}
+	last.PodsEnded = true
+	return saveFlags(in.DataDir, last)
 }
 
 // removeTraces takes away what an instance without pods has on the host beside its data directory.

@@ -68,7 +68,16 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	defer lock.Release()
+	if err := sameAsBefore(in); err != nil {
+		return err
+	}
+	if err := instance.Register(instance.RegistryDir, in); err != nil { // a cluster works as well without
+		klog.FromContext(ctx).Info("`carob ls` will not show this cluster", "err", err)
+	}
 	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
+	if last, err := readFlags(in.DataDir); err == nil {
+		c.hadPods = mayHavePods(in.DataDir, last)
+	}
 	defer func() {
 		err = errors.Join(err, c.close())
 		if !owner.Ready && in.RuntimeEndpoint == "" && !hasPods(in) {
@@ -79,9 +88,12 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	if err := c.open(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // asked to stop meanwhile
+		}
 		return err
 	}
-	if err := saveFlags(in); err != nil {
+	if err := saveFlags(in.DataDir, lastStart{Flags: in.Flags}); err != nil {
 		return err
 	}
 	if err := c.start(ctx); err != nil {
@@ -119,6 +131,7 @@ type carob struct {
 
 	rules   *eviction.Config
 	imageGC *eviction.ImagePolicy
+	hadPods bool // pods of the last start may still run
 
 	api, agentListener net.Listener
 	keys               *pki.PKI
@@ -267,6 +280,9 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.progress.Step("API server", url(c.in))
+	if err := c.belongs(ctx); err != nil {
+		return err
+	}
 
 	own, err := kubernetes.NewForConfig(c.server.ClientConfig(ownUser, user.SystemPrivilegedGroup))
 	if err != nil {

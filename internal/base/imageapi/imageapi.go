@@ -8,6 +8,7 @@ package imageapi
 //	GET    Path                 → List
 //	POST   Path/import          ← an OCI or docker archive, → a stream of Progress, one JSON value a line
 //	POST   Path/pull?ref=NAME   → a stream of Progress
+//	POST   Path/tag?ref=NAME&name=NEW
 //	DELETE Path?ref=NAME
 const Path = "carob/images"
 

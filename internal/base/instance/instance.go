@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -50,6 +51,8 @@ type Flags struct {
 	ServiceNodePorts string
 	MaxPods          int
 	LogLevel         string // debug, info, warn or error; empty: warn
+	// Force starts though the flags differ from those of the last start in a way that loses something (see Change).
+	Force bool `json:"-"`
 }
 
 // Pressure is when the node counts as short of something and who goes then, with
@@ -153,8 +156,8 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	if in.MaxPods == 0 {
 		in.MaxPods = defaultMaxPods
 	}
-	if in.MaxPods < 0 {
-		return Instance{}, fmt.Errorf("%w --max-pods: %d is negative", ErrFlag, in.MaxPods)
+	if err := in.checkNumbers(); err != nil {
+		return Instance{}, err
 	}
 	if err := in.deriveNetwork(n); err != nil {
 		return Instance{}, err
@@ -176,6 +179,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	if f.CgroupDriver != "" && f.CgroupDriver != "cgroupfs" && f.CgroupDriver != "systemd" {
 		return Instance{}, fmt.Errorf("%w --cgroup-driver: %q is neither cgroupfs nor systemd", ErrFlag, f.CgroupDriver)
 	}
+	if e := f.RuntimeEndpoint; e != "" && !(strings.HasPrefix(e, "unix:///") || strings.HasPrefix(e, "/")) {
+		return Instance{}, fmt.Errorf("%w --runtime-endpoint: %q is no socket, such as unix:///run/containerd/containerd.sock", ErrFlag, e)
+	}
 	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
 		if d == "" {
 			continue
@@ -184,12 +190,17 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
 		}
 	}
-	for flag, file := range map[string]*string{"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig, "--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication, "--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf} {
+	for flag, file := range map[string]*string{
+		"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig,
+		"--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication,
+		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf,
+		"--etcd-cafile": &in.EtcdCA, "--etcd-certfile": &in.EtcdCert, "--etcd-keyfile": &in.EtcdKey,
+	} {
 		if *file == "" {
 			continue
 		}
 		if _, err := os.Stat(*file); err != nil {
-			return Instance{}, fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
+			return Instance{}, fmt.Errorf("%w %s: %s: %w", ErrFlag, flag, *file, reason(err))
 		}
 		if *file, err = filepath.Abs(*file); err != nil {
 			return Instance{}, fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
@@ -203,11 +214,55 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	if in.PodManifestDir == "" {
 		in.PodManifestDir = filepath.Join(dir, "manifests")
 	} else if _, err := os.Stat(in.PodManifestDir); err != nil {
-		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
+		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %s: %w", ErrFlag, in.PodManifestDir, reason(err))
 	} else if in.PodManifestDir, err = filepath.Abs(in.PodManifestDir); err != nil {
 		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
 	}
 	return in, nil
+}
+
+// LogLevels are what LogLevel may be.
+func LogLevels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// checkNumbers looks at what is simply a number or a word.
+func (in *Instance) checkNumbers() error {
+	if !slices.Contains(LogLevels(), in.LogLevel) {
+		return fmt.Errorf("%w --log-level: %q is none of %s", ErrFlag, in.LogLevel, strings.Join(LogLevels(), ", "))
+	}
+	p, a := in.Pressure, in.Audit
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"max-pods", in.MaxPods}, {"eviction-max-pod-grace-period", p.MaxPodGrace},
+		{"image-gc-high-threshold", p.ImageHigh}, {"image-gc-low-threshold", p.ImageLow},
+		{"audit-log-maxage", a.MaxAgeDays}, {"audit-log-maxbackup", a.MaxBackups}, {"audit-log-maxsize", a.MaxSizeMB},
+	} {
+		if n.value < 0 {
+			return fmt.Errorf("%w --%s: %d is less than 0", ErrFlag, n.flag, n.value)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"eviction-pressure-transition-period", p.Transition}, {"minimum-image-ttl-duration", p.ImageMinAge},
+		{"shutdown-grace-period", p.ShutdownGrace}, {"shutdown-grace-period-critical-pods", p.ShutdownCritical},
+	} {
+		if d.value < 0 {
+			return fmt.Errorf("%w --%s: %s is less than 0", ErrFlag, d.flag, d.value)
+		}
+	}
+	return nil
+}
+
+// reason is what an error of a file says beside the name of the file.
+func reason(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 func (in *Instance) deriveNetwork(n uint32) error {
@@ -225,7 +280,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	}
 	host, port, err := net.SplitHostPort(in.Listen)
 	if err != nil {
-		return fmt.Errorf("%w --listen: %q is not HOST:PORT: %w", ErrFlag, in.Listen, err)
+		return fmt.Errorf("%w --listen: %q is not IP:PORT, such as 0.0.0.0:6443", ErrFlag, in.Listen)
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
@@ -233,8 +288,8 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if host == "" {
 		host = "0.0.0.0"
 	}
-	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil {
-		return fmt.Errorf("%w --listen: %q needs an IP address and a port number: %w", ErrFlag, in.Listen, err)
+	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil || in.ListenAddr.Port() == 0 {
+		return fmt.Errorf("%w --listen: %q is no IP address and port from 1 to 65535, such as 0.0.0.0:6443", ErrFlag, in.Listen)
 	}
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
 	// A range that nobody named gives way to one that somebody did.
@@ -256,7 +311,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		}
 	}
 	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
-		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
+		return fmt.Errorf("%w --pod-cidr: %q is no address range, such as 10.88.0.0/16", ErrFlag, in.PodCIDR)
 	}
 	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)
@@ -292,7 +347,7 @@ func serviceRanges(list string) ([]netip.Prefix, error) {
 	for s := range strings.SplitSeq(list, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%q is no address range, such as 10.96.0.0/16", s)
 		}
 		if p.Addr().BitLen()-p.Bits() < 3 {
 			return nil, fmt.Errorf("%s is too small: it needs at least 8 addresses", p)

@@ -66,10 +66,20 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--max-pods":        {MaxPods: -1},
 
 		"--pod-manifest-dir": {PodManifestDir: "/does/not/exist"},
+		"--runtime-endpoint": {RuntimeEndpoint: "containerd"},
+		"--log-level":        {LogLevel: "loud"},
+		"--listen:":          {Listen: "127.0.0.1:0"},
+
+		"--shutdown-grace-period:":               {Pressure: Pressure{ShutdownGrace: -1}},
+		"--shutdown-grace-period-critical-pods:": {Pressure: Pressure{ShutdownCritical: -1}},
+		"--minimum-image-ttl-duration:":          {Pressure: Pressure{ImageMinAge: -1}},
+		"--audit-log-maxage:":                    {Audit: Audit{MaxAgeDays: -1}},
 	} {
 		_, err := Derive(f, "h")
 		if !errors.Is(err, ErrFlag) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
+		} else if strings.Contains(err.Error(), "netip.") || strings.Contains(err.Error(), "stat ") {
+			t.Errorf("%s: %v speaks Go", name, err)
 		}
 	}
 	if _, err := Derive(Flags{PodCIDR: "10.0.0.0/8", ServiceCIDR: "10.96.0.0/16"}, "h"); !errors.Is(err, ErrFlag) {

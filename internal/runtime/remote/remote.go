@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -68,11 +70,28 @@ func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 		case codes.Unimplemented:
 			return nil, errkind.Errorf(errkind.Unsupported, "the runtime at %s does not speak CRI v1: %w", path, err)
 		case codes.Unavailable:
-			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path, err)
+			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path, silence(path, err))
 		}
 		return nil, fmt.Errorf("ask the runtime at %s for its version: %w", path, err)
 	}
 	return r, nil
+}
+
+// silence is why nobody answers at a socket, in the words of the system: gRPC wraps
+// them in its own state.
+func silence(path string, err error) error {
+	c, why := net.DialTimeout("unix", path, time.Second)
+	if why == nil {
+		_ = c.Close()
+		return errors.New(status.Convert(err).Message())
+	}
+	if op, ok := errors.AsType[*net.OpError](why); ok {
+		why = op.Err
+	}
+	if call, ok := errors.AsType[*os.SyscallError](why); ok {
+		why = call.Err
+	}
+	return why
 }
 
 // Close ends the connection; running calls fail.

@@ -63,6 +63,34 @@ func (s *Store) ImageStatus(_ context.Context, req *cri.ImageStatusRequest) (*cr
 	return resp, nil
 }
 
+// Tag gives an image that is here another name, which it takes from another image
+// that has it. It returns the name in full. An imported image stays one.
+func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
+	full, err := normalize(name)
+	if err != nil || strings.Contains(full, "@") {
+		return "", status.Errorf(codes.InvalidArgument, "%q is no name of an image, such as localhost/app:1", name)
+	}
+	r := s.lookup(ref)
+	if r == nil || len(r.names) == 0 {
+		return "", status.Errorf(codes.NotFound, "there is no image %s", ref)
+	}
+	ctx = inNamespace(ctx)
+	im, err := s.images.Get(ctx, r.names[0])
+	if err != nil {
+		return "", status.Errorf(codes.Internal, "failed to name image %q: %v", ref, err)
+	}
+	if _, err := s.publish(ctx, im.Target, s.isPinned(r), full); err != nil {
+		return "", status.Errorf(codes.Internal, "failed to name image %q: %v", ref, err)
+	}
+	return full, nil
+}
+
+func (s *Store) isPinned(r *record) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.pinned(r)
+}
+
 // RemoveImage implements the CRI call: the image goes with all its names. Its
 // layers stay as long as a container stands on them. An unknown image is no error.
 func (s *Store) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {

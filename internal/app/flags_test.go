@@ -1,0 +1,87 @@
+package app
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/base/instance"
+)
+
+func TestOtherCluster(t *testing.T) {
+	for _, c := range []struct {
+		known       types.UID
+		pods, force bool
+		refused     bool
+	}{
+		{"", true, false, false},    // the first start that looks
+		{"new", true, false, false}, // as it was
+		{"old", true, false, true},
+		{"old", false, false, false}, // nothing to lose
+		{"old", true, true, false},
+	} {
+		if err := otherCluster(c.known, "new", c.pods, c.force); (err != nil) != c.refused {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestFlagsOfTheLastStart: what is remembered decides, and `down --pods` clears what pods stood against.
+func TestFlagsOfTheLastStart(t *testing.T) {
+	dir := t.TempDir()
+	derive := func(f instance.Flags) instance.Instance {
+		t.Helper()
+		f.DataDir = dir
+		in, err := instance.Derive(f, "host")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	remote := derive(instance.Flags{RuntimeEndpoint: "unix:///c"})
+	if err := sameAsBefore(remote); err != nil {
+		t.Errorf("the first start: %v", err)
+	}
+	native := derive(instance.Flags{})
+	if err := saveFlags(dir, lastStart{Flags: native.Flags}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sameAsBefore(remote); err != nil {
+		t.Errorf("without pods: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, runtimeDir, "sandboxes", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var change instance.ChangeError
+	if err := sameAsBefore(remote); !errors.As(err, &change) || change[0].Flag != "--runtime-endpoint" || !strings.Contains(err.Error(), "down --pods") {
+		t.Errorf("with a pod: %v", err)
+	}
+	forced := remote
+	forced.Force = true
+	if err := sameAsBefore(forced); err != nil {
+		t.Errorf("forced: %v", err)
+	}
+	if err := saveFlags(dir, lastStart{Flags: native.Flags, PodsEnded: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sameAsBefore(remote); err != nil {
+		t.Errorf("after down --pods: %v", err)
+	}
+	// An older carob's file has no such word.
+	if err := os.WriteFile(filepath.Join(dir, flagsFile), []byte(`{"DataDir":"`+dir+`","NodeName":"other","PodCIDR":"`+native.PodCIDR+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := sameAsBefore(native); !errors.As(err, &change) || len(change) != 1 || change[0].Flag != "--node-name" {
+		t.Errorf("an older carob's file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, flagsFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := sameAsBefore(native); err == nil {
+		t.Error("a damaged file is believed")
+	}
+}

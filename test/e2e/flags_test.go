@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestOtherStoreKeepsPods: flags and stores that would be another cluster are refused, and the pods go on.
+func TestOtherStoreKeepsPods(t *testing.T) {
+	nativeOnly(t, "the demo image is imported")
+	c := startCluster(t)
+	c.carob(t, "demo", "--keep")
+	before := c.pod(t, "carob-demo").Status.ContainerStatuses[0]
+	if _, err := run(carobBin, "down", "--data-dir", c.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	up := append([]string{"up"}, c.args...)
+	for _, x := range []struct{ flag, value, says string }{
+		{"--etcd-servers", "http://127.0.0.1:1", "would be another cluster"},
+		{"--runtime-endpoint", "unix:///run/none.sock", "down --pods"},
+		{"--node-name", "another", "down --pods"},
+		{"--pod-cidr", "10.254.0.0/16", "down --pods"},
+		{"--service-cidr", "10.254.0.0/16", "services"},
+	} {
+		contains(t, x.flag, carobFails(t, append(up[:len(up):len(up)], x.flag, x.value)...), x.flag+":", x.says, "--force")
+	}
+	etcd := filepath.Join(c.DataDir, "etcd")
+	if err := os.Rename(etcd, etcd+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, "a store that is gone", carobFails(t, up...), "another cluster", "--force")
+	if err := os.RemoveAll(etcd); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(etcd+".kept", etcd); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.up(); err != nil {
+		t.Fatal(err)
+	}
+	after := c.pod(t, "carob-demo").Status.ContainerStatuses[0]
+	if after.ContainerID != before.ContainerID || after.RestartCount != 0 || after.State.Running == nil {
+		t.Errorf("the pod was touched:\nbefore %+v\nafter  %+v", before, after)
+	}
+}
+
+// TestForcedStoreEndsPods: with --force a new store is the cluster, and `down --pods` clears the way without it.
+func TestForcedStoreEndsPods(t *testing.T) {
+	nativeOnly(t, "the demo image is imported")
+	c := startCluster(t)
+	c.carob(t, "demo", "--keep")
+	if _, err := run(carobBin, "down", "--data-dir", c.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(c.DataDir, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(append([]string{carobBin, "up", "--detach", "--force"}, c.args...)...); err != nil {
+		t.Fatal(err)
+	}
+	if out := c.kubectl(t, "get", "pods", "-o", "name"); out != "" {
+		t.Errorf("pods of the old cluster: %s", out)
+	}
+	c.carob(t, "demo", "--keep")
+	if err := c.end(); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing runs: nothing is lost by another name.
+	if _, err := run(append([]string{carobBin, "up", "--detach"}, append(c.args, "--node-name", "another")...)...); err != nil {
+		t.Error(err)
+	}
+}
