@@ -15,14 +15,14 @@ import (
 	"carob/internal/base/instance"
 )
 
-// kubeconfigPath finds the cluster: --kubeconfig, else --data-dir, else
+// kubeconfigPath finds the cluster: --kubeconfig, else --data-dir or its variable, else
 // $KUBECONFIG, else the default data directory. The empty string leaves the
 // choice to client-go ($KUBECONFIG may be a list).
 func (r *root) kubeconfigPath() (string, error) {
 	if r.kubeconfig != "" {
 		return r.kubeconfig, nil
 	}
-	if r.dataDir == "" && os.Getenv("KUBECONFIG") != "" {
+	if r.chosenDataDir() == "" && os.Getenv("KUBECONFIG") != "" {
 		return "", nil
 	}
 	return r.adminKubeconfig()
@@ -36,9 +36,10 @@ func (r *root) adminKubeconfig() (string, error) {
 	}
 	if _, err := os.Stat(in.Kubeconfig); err != nil {
 		if errors.Is(err, os.ErrPermission) {
-			return "", fmt.Errorf("%s can only be read by root: use sudo, or `carob kubeconfig` as root for a copy of your own", in.Kubeconfig)
+			return "", fmt.Errorf("%s can only be read by root: use sudo, or `%s` as root for a copy of your own", in.Kubeconfig, r.try("kubeconfig"))
 		}
-		return "", fmt.Errorf("no cluster in %s: start one with `carob up`, or name another with --data-dir or --kubeconfig", in.DataDir)
+		return "", fmt.Errorf("no cluster in %s: start one with `%s`, or name another with --data-dir or --kubeconfig (`carob ls` shows them)",
+			in.DataDir, r.try("up"))
 	}
 	return in.Kubeconfig, nil
 }
@@ -55,7 +56,7 @@ func (r *root) clusterPath() (string, error) {
 		return path, err
 	}
 	if _, running, err := instance.Running(in.LockFile); err == nil && !running {
-		return "", fmt.Errorf("carob is not running on %s: start it with `carob up`", in.DataDir)
+		return "", fmt.Errorf("carob is not running on %s: start it with `%s`", in.DataDir, r.try("up"))
 	}
 	return path, nil
 }
@@ -69,7 +70,7 @@ func (r *root) restConfig() (*rest.Config, error) {
 	rules.ExplicitPath = path
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	return cfg, nil
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,6 +32,10 @@ var dist embed.FS
 const (
 	demoImage = "carob.local/demo:1"
 	demoName  = "carob-demo"
+
+	demoPatience = 2 * time.Minute
+	// demoCleanup is for the deletion of a pod that nobody watches any more.
+	demoCleanup = 15 * time.Second
 )
 
 func (r *root) demoCommand() *cobra.Command {
@@ -43,9 +49,9 @@ a watch on the pod saw, with the time since the pod was created. The image comes
 with carob; nothing is downloaded.`,
 		Example: `  carob demo
   carob demo --keep && carob timeline pod/` + demoName,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(cmd.Context(), demoPatience)
 			defer cancel()
 			c, err := r.client()
 			if err != nil {
@@ -54,8 +60,16 @@ with carob; nothing is downloaded.`,
 			if err := r.ensureDemoImage(ctx); err != nil {
 				return err
 			}
-			d := &demo{c: c, out: r.out}
-			if err := d.run(ctx, keep); err != nil {
+			// `carob demo | head` must not end this process while its pod runs.
+			signal.Ignore(syscall.SIGPIPE)
+			d := &demo{c: c, out: r.out, stop: cancel, next: r.try("kubectl get pod " + demoName + " -o wide")}
+			err = d.run(ctx, keep)
+			switch {
+			case d.unheard != nil:
+				return Exit{exitFailed}
+			case errors.Is(err, context.DeadlineExceeded):
+				return fmt.Errorf("demo: the pod did not get further within %v; look at it with `%s`", demoPatience, r.try("kubectl describe node"))
+			case err != nil:
 				return fmt.Errorf("demo: %w", err)
 			}
 			return nil
@@ -88,13 +102,24 @@ type demo struct {
 	c     kubernetes.Interface
 	out   io.Writer
 	start time.Time
+	next  string // a command to look at the pod
+	// stop ends the demo when nobody listens any more, for which unheard is the reason.
+	stop    func()
+	unheard error
 }
 
 func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.out, "%6d ms  %s\n", time.Since(d.start).Milliseconds(), fmt.Sprintf(format, args...))
+	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(), fmt.Sprintf(format, args...))
 }
 
-func (d *demo) run(ctx context.Context, keep bool) error {
+func (d *demo) write(format string, args ...any) {
+	if _, err := fmt.Fprintf(d.out, format, args...); err != nil && d.unheard == nil {
+		d.unheard = err
+		d.stop()
+	}
+}
+
+func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	pods := d.c.CoreV1().Pods(metav1.NamespaceDefault)
 	if err := d.removeOld(ctx); err != nil {
 		return err
@@ -105,6 +130,11 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 	}
 	defer w.Stop()
 	d.start = time.Now()
+	defer func() {
+		if err != nil && !keep {
+			d.takeAway(ctx)
+		}
+	}()
 	if _, err := pods.Create(ctx, demoPod(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the pod: %w", err)
 	}
@@ -124,10 +154,10 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 	}
 	d.say("its log:")
 	for l := range strings.Lines(string(logs)) {
-		fmt.Fprintf(d.out, "           | %s", l)
+		d.write("           | %s", l)
 	}
 	if keep {
-		d.say("left running: carob kubectl get pod %s -o wide", demoName)
+		d.say("left running: %s", d.next)
 		return nil
 	}
 	if err := pods.Delete(ctx, demoName, metav1.DeleteOptions{}); err != nil {
@@ -135,6 +165,16 @@ func (d *demo) run(ctx context.Context, keep bool) error {
 	}
 	_, err = d.follow(ctx, w, last, func(p *corev1.Pod) bool { return p == nil })
 	return err
+}
+
+// takeAway deletes the pod of a demo that broke off.
+func (d *demo) takeAway(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoCleanup)
+	defer cancel()
+	err := d.c.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, demoName, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
+	if err != nil && !apierrors.IsNotFound(err) {
+		d.say("its pod stays: %v", err)
+	}
 }
 
 func (d *demo) removeOld(ctx context.Context) error {

@@ -2,14 +2,18 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clientgotesting "k8s.io/client-go/testing"
 )
 
 // A demo that waits for a node says why none takes its pod.
@@ -37,4 +41,45 @@ func TestDemoSaysWhyItWaits(t *testing.T) {
 			t.Errorf("%q: %d times, want %d, in\n%s", text, got, times, out.String())
 		}
 	}
+}
+
+// A demo that nobody listens to any more, or that is stopped, takes its pod away.
+func TestDemoThatBreaksOffLeavesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		heard int // lines until the reader goes away
+		keep  bool
+		left  int
+	}{"head -1": {heard: 1}, "nobody": {}, "to be kept": {heard: 1, keep: true, left: 1}} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			api := fake.NewClientset()
+			d := &demo{c: api, out: &closedPipe{lines: c.heard}, stop: cancel}
+			api.PrependReactor("create", "pods", func(clientgotesting.Action) (bool, runtime.Object, error) {
+				go func() { // what the cluster does with it
+					pod := demoPod()
+					pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = "default", "n", corev1.PodPending
+					_, _ = api.CoreV1().Pods("default").Update(ctx, pod, metav1.UpdateOptions{})
+				}()
+				return false, nil, nil
+			})
+			if err := d.run(ctx, c.keep); err == nil || d.unheard == nil {
+				t.Fatalf("it went on: %v, %v", err, d.unheard)
+			}
+			pods, err := api.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(pods.Items) != c.left {
+				t.Errorf("%d pods are left, want %d, %v", len(pods.Items), c.left, err)
+			}
+		})
+	}
+}
+
+// closedPipe takes so many lines.
+type closedPipe struct{ lines int }
+
+func (p *closedPipe) Write(b []byte) (int, error) {
+	if p.lines--; p.lines < 0 {
+		return 0, syscall.EPIPE
+	}
+	return len(b), nil
 }

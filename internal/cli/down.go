@@ -26,7 +26,7 @@ left on the host but the data directory.`,
 
   # stop and leave nothing running
   carob down --pods`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, owner, running, err := r.runningInstance()
 			if err != nil {

@@ -23,14 +23,16 @@ func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) er
 		_, err := fmt.Fprintln(w, "nothing is known of this pod")
 		return err
 	}
-	g := &gantt{entries: named(entries), color: color}
+	g := &gantt{entries: named(entries), color: color, width: max(width, leastWidth)}
+	width = g.width
 	g.collect()
 	label := 0
 	for _, r := range g.rows {
 		label = max(label, utf8.RuneCountInString(r.group)+1+utf8.RuneCountInString(r.name))
 	}
-	g.label = label + 1
-	g.axis = newAxis(g.instants(), max(width-g.label-noteWidth, 20))
+	// The bars come first in a narrow terminal, then the labels, then the notes.
+	g.label = min(label, max(width-noteWidth-leastBars, width/2-2)) + 1
+	g.axis = newAxis(g.instants(), max(width-g.label-noteWidth, min(leastBars, width-g.label-1)))
 	var b strings.Builder
 	g.title(&b, older)
 	g.ruler(&b)
@@ -42,8 +44,24 @@ func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) er
 	return err
 }
 
-// noteWidth is the room right of the bars, for durations.
-const noteWidth = 14
+const (
+	noteWidth  = 14 // room right of the bars, for durations
+	leastBars  = 20 // as many columns are for bars in all but very narrow terminals
+	wideTitle  = 60 // from here on a title that is too long is broken by the terminal
+	leastWidth = 30 // in a narrower one, lines are broken by the terminal
+)
+
+// clip shortens a text to a number of columns.
+func clip(s string, room int) string {
+	r := []rune(s)
+	if len(r) <= room {
+		return s
+	}
+	if room <= 1 {
+		return ""
+	}
+	return string(r[:room-1]) + "…"
+}
 
 // newest keeps the entries of the pod that was last seen and counts the other
 // pods of its name. Entries without UID belong to all.
@@ -129,6 +147,7 @@ type gantt struct {
 	entries []journal.Entry
 	color   bool
 	rows    []*row
+	width   int
 	label   int
 	axis    axis
 }
@@ -423,24 +442,34 @@ func (g *gantt) start() time.Time { return g.axis.instants[0] }
 
 func (g *gantt) title(b *strings.Builder, older int) {
 	first, last := g.entries[0], g.entries[len(g.entries)-1]
-	fmt.Fprintf(b, "%s", g.paint("1", fmt.Sprintf("pod %s/%s", first.Namespace, first.Pod)))
+	name := fmt.Sprintf("pod %s/%s", first.Namespace, first.Pod)
+	parts := []string{fmt.Sprintf("from %s, %s", first.Time.UTC().Format("2006-01-02 15:04:05.000Z"), short(last.Time.Sub(first.Time)))}
 	if last.UID != "" {
-		fmt.Fprintf(b, "  uid %s", last.UID)
+		parts = slices.Insert(parts, 0, "uid "+last.UID)
 	}
-	fmt.Fprintf(b, "  from %s, %s", first.Time.UTC().Format("2006-01-02 15:04:05.000Z"), short(last.Time.Sub(first.Time)))
 	switch older {
 	case 0:
 	case 1:
-		b.WriteString("  (1 earlier pod had this name)")
+		parts = append(parts, "(1 earlier pod had this name)")
 	default:
-		fmt.Fprintf(b, "  (%d earlier pods had this name)", older)
+		parts = append(parts, fmt.Sprintf("(%d earlier pods had this name)", older))
+	}
+	b.WriteString(g.paint("1", clip(name, g.width)))
+	used := utf8.RuneCountInString(name)
+	for _, p := range parts {
+		if used += 2 + utf8.RuneCountInString(p); used <= g.width || g.width >= wideTitle {
+			b.WriteString("  " + p)
+			continue
+		}
+		b.WriteString("\n" + clip(p, g.width))
+		used = utf8.RuneCountInString(p)
 	}
 	b.WriteString("\n\n")
 }
 
 // ruler draws the axis with as many times as fit without touching.
 func (g *gantt) ruler(b *strings.Builder) {
-	times := []rune(strings.Repeat(" ", g.axis.columns+noteWidth))
+	times := []rune(strings.Repeat(" ", min(g.axis.columns+noteWidth, g.width-g.label-1)))
 	line := []rune(strings.Repeat("─", g.axis.columns))
 	free := 0
 	for _, t := range g.axis.instants {
@@ -468,7 +497,7 @@ func (g *gantt) row(b *strings.Builder, r *row, sameGroup bool) {
 	if sameGroup {
 		group = strings.Repeat(" ", utf8.RuneCountInString(group))
 	}
-	label := group + " " + r.name
+	label := clip(group+" "+r.name, g.label)
 	var line strings.Builder
 	line.WriteString(label + strings.Repeat(" ", g.label-utf8.RuneCountInString(label)) + g.paint("2", "│"))
 	cells := make([]cell, g.axis.columns)
@@ -489,7 +518,7 @@ func (g *gantt) row(b *strings.Builder, r *row, sameGroup bool) {
 		}
 		line.WriteString(g.paint(cells[from].sgr, string(run)))
 	}
-	if note := r.text(); note != "" {
+	if note := clip(r.text(), g.width-g.label-g.axis.columns-3); note != "" {
 		line.WriteString("  " + note)
 	}
 	b.WriteString(strings.TrimRight(line.String(), " ") + "\n")

@@ -29,8 +29,16 @@ func (g *gantt) list(b *strings.Builder, width int) {
 		offset, middle = max(offset, utf8.RuneCountInString(l.offset)), max(middle, utf8.RuneCountInString(l.what))
 		lines = append(lines, l)
 	}
+	const indent = 4
 	for _, l := range lines {
 		head := fmt.Sprintf("%*s  %-*s  ", offset, l.offset, middle, l.what)
+		if width-offset-middle-indent < leastText { // no room beside it: below it
+			b.WriteString(g.paint(l.sgr, clip(l.offset+"  "+l.what, width)) + "\n")
+			head = strings.Repeat(" ", indent)
+			if l.text == "" {
+				continue
+			}
+		}
 		for _, text := range wrap(l.text, width-utf8.RuneCountInString(head)) {
 			b.WriteString(g.paint(l.sgr, strings.TrimRight(head+text, " ")) + "\n")
 			head = strings.Repeat(" ", utf8.RuneCountInString(head))
@@ -96,10 +104,12 @@ func (g *gantt) paint(sgr, s string) string {
 	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
 }
 
+// leastText is how many columns a text gets at least.
+const leastText = 20
+
 // wrap breaks a text into lines of at most width runes, at blanks where there are any.
 func wrap(s string, width int) []string {
-	const least = 20
-	width = max(width, least)
+	width = max(width, leastText)
 	var lines []string
 	rest := []rune(strings.ReplaceAll(s, "\n", " "))
 	for len(rest) > width {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -101,6 +102,28 @@ func TestShortIDLeavesNamesAlone(t *testing.T) {
 	for in, want := range map[string]string{id: id[:12], "web": "web", "docker.io/library/nginx:1.27": "docker.io/library/nginx:1.27", strings.Repeat("z", 64): strings.Repeat("z", 64), "": ""} {
 		if got := shortID(in); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+// No line of a chart is longer than the terminal is wide, whatever its width and the names in it.
+func TestGanttFits(t *testing.T) {
+	entries := parseEntries(t, `0s schedule ip-10-0-12-34.eu-central-1.compute.internal
+1ms action-begin pull/istio-proxy-sidecar object=istio-proxy-sidecar
+900ms action-end pull/istio-proxy-sidecar error=a registry that does not answer said nothing for a long time and then hung up
+1s event Failed object=spec.containers{istio-proxy-sidecar} detail=Error: ImagePullBackOff of something with a long name
+2s action-begin start/istio-proxy-sidecar/0 object=istio-proxy-sidecar cause=the pull is through after a while
+3s action-end start/istio-proxy-sidecar/0
+3600s status phase detail=Running`)
+	for width := leastWidth; width <= 130; width++ {
+		var out bytes.Buffer
+		if err := RenderGantt(&out, entries, width, false); err != nil {
+			t.Fatal(err)
+		}
+		for i, l := range strings.Split(out.String(), "\n") {
+			if n := utf8.RuneCountInString(l); n > width && (i > 0 || width < wideTitle) {
+				t.Fatalf("width %d: a line of %d columns: %q in\n%s", width, n, l, out.String())
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -27,10 +28,12 @@ func (r *root) imageCommand() *cobra.Command {
 		Example: `  carob image import busybox.tar
   docker save my-app:1 | carob image import -
   carob image pull docker.io/library/nginx:1.27
+  carob image tag nginx:1.27 localhost/web:1
   carob image ls`,
 	}
 	cmd.PersistentFlags().StringVar(&node, "node", "", "node to work on (default: the only one)")
-	cmd.AddCommand(r.imageImport(&node), r.imageLs(&node), r.imagePull(&node), r.imageRm(&node))
+	cmd.AddCommand(r.imageImport(&node), r.imageLs(&node), r.imagePull(&node), r.imageTag(&node), r.imageRm(&node))
+	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd
 }
 
@@ -40,7 +43,7 @@ func (r *root) imageImport(node *string) *cobra.Command {
 		Short:   "Import OCI or docker archives; - reads standard input",
 		Long:    "Import OCI or docker archives; - reads standard input. An imported image stays until \"carob image rm\", also when the disk is nearly full: no registry could give it again.",
 		Example: "  carob image import busybox.tar nginx.tar\n  docker save my-app:1 | carob image import -",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := r.importFile(cmd.Context(), *node, name); err != nil {
@@ -88,7 +91,7 @@ func (r *root) imagePull(node *string) *cobra.Command {
 		Use:     "pull IMAGE…",
 		Short:   "Pull images from their registries",
 		Example: "  carob image pull nginx\n  carob image pull ghcr.io/org/app:1.2",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, ref := range args {
 				req, err := r.imageRequest(cmd.Context(), "POST", *node, "pull")
@@ -108,13 +111,71 @@ func (r *root) imagePull(node *string) *cobra.Command {
 	}
 }
 
+func (r *root) imageTag(node *string) *cobra.Command {
+	return &cobra.Command{
+		Use:               "tag IMAGE NAME",
+		Short:             "Give an image another name",
+		Example:           "  carob image tag nginx:1.27 localhost/web:1",
+		Args:              exactArgs(2),
+		ValidArgsFunction: r.completeImages(node, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := r.imageRequest(cmd.Context(), "POST", *node, "tag")
+			if err != nil {
+				return err
+			}
+			done, err := r.followImage(cmd.Context(), req.Param("ref", args[0]).Param("name", args[1]), false)
+			if err != nil {
+				return fmt.Errorf("tag %s: %w", args[0], err)
+			}
+			fmt.Fprintf(r.out, "%s is also %s\n", args[0], strings.Join(done, ", "))
+			return nil
+		},
+	}
+}
+
+// completeImages offers the names of the node's images for the first arguments.
+func (r *root) completeImages(node *string, first int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= first {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list, err := r.listImages(cmd.Context(), *node)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, im := range list.Images {
+			names = append(names, im.Tags...)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func (r *root) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	c, err := r.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := c.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 func (r *root) imageRm(node *string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm IMAGE…",
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove images",
 		Example: "  carob image rm nginx:1.27",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs,
+
+		ValidArgsFunction: r.completeImages(node, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, ref := range args {
 				req, err := r.imageRequest(cmd.Context(), "DELETE", *node)
@@ -138,7 +199,7 @@ func (r *root) imageLs(node *string) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List images",
 		Example: "  carob image ls\n  carob image ls -o wide",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := r.listImages(cmd.Context(), *node)
 			if err != nil {

@@ -1,21 +1,33 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 )
 
 func (r *root) kubeconfigCommand() *cobra.Command {
-	return &cobra.Command{
+	var (
+		merge bool
+		file  string
+	)
+	cmd := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "Print the admin kubeconfig of a cluster",
-		Example: `  carob kubeconfig > ~/.kube/config
+		Short: "Print the admin kubeconfig of a cluster, or merge it into yours",
+		Long: `Print the admin kubeconfig of a cluster. With --merge it becomes a context of your
+own kubeconfig and the one in use; all else in that file stays as it is. The
+context has the name of the cluster that 'carob ls' shows.`,
+		Example: `  carob kubeconfig --merge && kubectl get nodes
   export KUBECONFIG=$(mktemp) && carob kubeconfig > $KUBECONFIG
-  carob kubeconfig --data-dir /srv/carob2`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+  carob kubeconfig --merge --data-dir /srv/carob2`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" && !merge {
+				return usagef("--file is for --merge")
+			}
 			// $KUBECONFIG does not count: it is, as a rule, the file that this is written to.
 			path, err := r.kubeconfig, error(nil)
 			if path == "" {
@@ -28,8 +40,66 @@ func (r *root) kubeconfigCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("read kubeconfig: %w", err)
 			}
-			_, err = r.out.Write(b)
-			return err
+			if !merge {
+				_, err = r.out.Write(b)
+				return err
+			}
+			return r.mergeKubeconfig(b, file)
 		},
 	}
+	cmd.Flags().BoolVar(&merge, "merge", false, "make it a context of your kubeconfig, and the current one")
+	cmd.Flags().StringVar(&file, "file", "", "with --merge: the kubeconfig to add to (default the first of $KUBECONFIG, then ~/.kube/config)")
+	_ = cmd.MarkFlagFilename("file")
+	return cmd
+}
+
+// mergeKubeconfig adds the only context of a kubeconfig to the user's file.
+func (r *root) mergeKubeconfig(admin []byte, file string) error {
+	in, err := r.instance()
+	if err != nil {
+		return err
+	}
+	if file == "" {
+		if file, err = ownKubeconfig(); err != nil {
+			return err
+		}
+	}
+	if file, err = followLinks(file); err != nil {
+		return fmt.Errorf("merge kubeconfig: %w", err)
+	}
+	if err := makeOwned(filepath.Dir(file)); err != nil {
+		return fmt.Errorf("merge kubeconfig: %w", err)
+	}
+	unlock, err := lockKubeconfig(file)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("merge kubeconfig: %w", err)
+	}
+	merged, err := addContext(old, admin, in.ID)
+	if err != nil {
+		return fmt.Errorf("merge into %s: %w", file, err)
+	}
+	if err := replaceOwned(file, merged); err != nil {
+		return fmt.Errorf("merge kubeconfig: %w", err)
+	}
+	fmt.Fprintf(r.out, "context %s is in %s, and in use\n", in.ID, file)
+	return nil
+}
+
+// ownKubeconfig is the file that kubectl would write to.
+func ownKubeconfig() (string, error) {
+	for _, f := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
+		if f != "" {
+			return f, nil
+		}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find your kubeconfig: %w; say where with --file", err)
+	}
+	return filepath.Join(home, ".kube", "config"), nil
 }

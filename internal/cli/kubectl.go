@@ -1,9 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -22,53 +29,116 @@ func (r *root) kubectlCommand() *cobra.Command {
   carob kubectl run web --image=nginx
   carob kubectl exec -it web -- sh`,
 		DisableFlagParsing: true,
+		ValidArgsFunction:  r.completeKubectl,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			args = r.takeOwnFlags(args)
-			flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50)
-			if !hasFlag(args, "--kubeconfig") {
-				path, err := r.clusterPath()
-				if err != nil && !worksOffline(args) {
-					return err
-				}
-				if path != "" {
-					// Plugins and `kubectl config` read the variable, not the flag.
-					if err := os.Setenv("KUBECONFIG", path); err != nil {
-						return fmt.Errorf("set KUBECONFIG: %w", err)
-					}
-				}
+			args, err := r.takeOwnFlags(args)
+			if err != nil {
+				return err
 			}
-			k := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
-				PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
-				Arguments:     append([]string{"kubectl"}, args...),
-				ConfigFlags:   flags,
-				IOStreams:     genericiooptions.IOStreams{In: r.in, Out: r.out, ErrOut: r.errOut},
-			})
+			// kubectl ends by the signals themselves; port-forward, proxy and attach look at nothing else.
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
+			if err := r.pointKubectl(args); err != nil {
+				return err
+			}
+			k := r.kubectl(args, r.out, r.errOut)
 			k.SetArgs(args)
-			k.SetIn(r.in)
-			k.SetOut(r.out)
-			k.SetErr(r.errOut)
-			return k.ExecuteContext(cmd.Context())
+			return k.ExecuteContext(context.WithoutCancel(cmd.Context()))
 		},
 	}
 }
 
-// takeOwnFlags removes --data-dir from kubectl's arguments, before the first "--".
-func (r *root) takeOwnFlags(args []string) []string {
-	rest := make([]string, 0, len(args))
-	for i := 0; i < len(args); i++ {
-		switch a := args[i]; {
-		case a == "--":
-			return append(rest, args[i:]...)
-		case a == "--data-dir" && i+1 < len(args):
-			i++
-			r.dataDir = args[i]
-		case strings.HasPrefix(a, "--data-dir="):
-			r.dataDir = strings.TrimPrefix(a, "--data-dir=")
-		default:
-			rest = append(rest, a)
+// pointKubectl lets kubectl find this carob's cluster, unless its arguments name another.
+func (r *root) pointKubectl(args []string) error {
+	if hasFlag(args, "--kubeconfig") {
+		return nil
+	}
+	path, err := r.clusterPath()
+	if err != nil && !worksOffline(args) {
+		return err
+	}
+	if path == "" {
+		return nil
+	}
+	// Plugins and `kubectl config` read the variable, not the flag.
+	if err := os.Setenv("KUBECONFIG", path); err != nil {
+		return fmt.Errorf("set KUBECONFIG: %w", err)
+	}
+	return nil
+}
+
+// kubectl is upstream's command tree.
+func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
+	k := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
+		PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
+		Arguments:     append([]string{"kubectl"}, args...),
+		ConfigFlags:   genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50),
+		IOStreams:     genericiooptions.IOStreams{In: r.in, Out: out, ErrOut: errOut},
+	})
+	k.SetIn(r.in)
+	k.SetOut(out)
+	k.SetErr(errOut)
+	return k
+}
+
+// completeKubectl asks kubectl itself what may come next.
+func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	args, err := r.takeOwnFlags(args)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	if r.pointKubectl(args) != nil {
+		// Commands and flags need no cluster, and names of another one's objects are of no use.
+		if err := os.Setenv("KUBECONFIG", os.DevNull); err != nil {
+			return nil, cobra.ShellCompDirectiveError
 		}
 	}
-	return rest
+	args = append(append([]string{cobra.ShellCompRequestCmd}, args...), toComplete)
+	var out bytes.Buffer
+	k := r.kubectl(args, &out, io.Discard)
+	k.SetArgs(args)
+	if err := k.ExecuteContext(cmd.Context()); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return completions(out.String())
+}
+
+// completions reads what a program of cobra's answers: a line for each, then ":" and what to do with them.
+func completions(answer string) ([]string, cobra.ShellCompDirective) {
+	lines := strings.Split(strings.TrimRight(answer, "\n"), "\n")
+	for i, l := range slices.Backward(lines) {
+		if n, ok := strings.CutPrefix(l, ":"); ok {
+			directive, err := strconv.Atoi(n)
+			if err != nil {
+				break
+			}
+			return lines[:i], cobra.ShellCompDirective(directive)
+		}
+	}
+	return nil, cobra.ShellCompDirectiveError
+}
+
+// takeOwnFlags removes --data-dir from kubectl's arguments, before the first "--".
+func (r *root) takeOwnFlags(args []string) ([]string, error) {
+	rest := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		dir, given := strings.CutPrefix(args[i], "--data-dir=")
+		switch {
+		case args[i] == "--":
+			return append(rest, args[i:]...), nil
+		case args[i] == "--data-dir" && i+1 < len(args):
+			i++
+			dir, given = args[i], true
+		case !given:
+			rest = append(rest, args[i])
+		}
+		if given && dir == "" {
+			return nil, errEmptyDataDir
+		}
+		if given {
+			r.dataDir = dir
+		}
+	}
+	return rest, nil
 }
 
 func hasFlag(args []string, name string) bool {

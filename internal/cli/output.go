@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "output format: json, yaml or wide")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml", "wide"}, cobra.ShellCompDirectiveNoFileComp))
+// addOutputFlag adds -o; more are words beside the usual ones.
+func addOutputFlag(cmd *cobra.Command, output *string, more ...string) {
+	addChoice(cmd, output, "output", "o", "output format", append([]string{"json", "yaml", "wide"}, more...)...)
 }
 
 // printObject writes v as the format asks; human is for none and for wide.

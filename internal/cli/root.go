@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,11 +60,12 @@ type root struct {
 
 	dataDir    string
 	kubeconfig string
+	registry   string // of the carobs of this machine
 }
 
 // New makes the command tree.
 func New(engine Engine, version Version, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	r := &root{engine: engine, version: version, in: in, out: out, errOut: errOut}
+	r := &root{engine: engine, version: version, in: in, out: out, errOut: errOut, registry: instance.RegistryDir}
 	cmd := &cobra.Command{
 		Use:   "carob",
 		Short: "A Kubernetes-compatible pod engine in one binary",
@@ -76,28 +78,102 @@ one process. Unmodified kubectl, client-go and Helm work against it.`,
   carob kubectl run web --image=nginx
 
   # what happened to a pod, and when
-  carob timeline pod/web`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+  carob timeline pod/web
+
+Exit codes: 0 done; 1 it failed, or the answer is no; 2 a wrong command, argument
+or flag. ` + "`carob kubectl`" + ` ends as kubectl does.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Version:           version.Carob,
+		PersistentPreRunE: r.checkDataDir,
 	}
+	cmd.SetVersionTemplate(version.line())
 	cmd.SetIn(in)
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
-	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())
-	})
+	cmd.SetFlagErrorFunc(flagError)
 	pf := cmd.PersistentFlags()
-	pf.StringVar(&r.dataDir, "data-dir", "", "directory with all state of one carob (default "+instance.DefaultDataDir+")")
+	pf.StringVar(&r.dataDir, "data-dir", "", "directory with all state of one carob (default $"+dataDirEnv+", then "+instance.DefaultDataDir+")")
 	pf.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to speak to (default the one of --data-dir, then $KUBECONFIG)")
-	_ = cmd.MarkPersistentFlagDirname("data-dir")
+	_ = cmd.RegisterFlagCompletionFunc("data-dir", r.completeDataDirs)
 	_ = cmd.MarkPersistentFlagFilename("kubeconfig")
 	cmd.AddCommand(
-		r.upCommand(), r.downCommand(), r.statusCommand(),
+		r.upCommand(), r.downCommand(), r.statusCommand(), r.lsCommand(),
 		r.kubectlCommand(), r.kubeconfigCommand(),
-		r.imageCommand(), r.demoCommand(), r.timelineCommand(),
+		r.imageCommand(), r.demoCommand(), r.timelineCommand(), r.bundleCommand(),
 		r.simCommand(), r.versionCommand(),
 	)
+	cmd.SetHelpCommand(helpCommand())
+	cmd.InitDefaultHelpCmd()
+	cmd.InitDefaultCompletionCmd()
+	completionExamples(cmd)
+	finish(cmd)
 	return cmd
+}
+
+// dataDirEnv names the data directory where --data-dir is not given.
+const dataDirEnv = "CAROB_DATA_DIR"
+
+// checkDataDir refuses a data directory that is named by an empty variable of a
+// script, as a rule: it is not the default one.
+func (r *root) checkDataDir(cmd *cobra.Command, _ []string) error {
+	if f := cmd.Flags().Lookup("data-dir"); f != nil && f.Changed && f.Value.String() == "" {
+		return errEmptyDataDir
+	}
+	return nil
+}
+
+var errEmptyDataDir = fmt.Errorf("%w --data-dir: it is empty; leave it out for %s", instance.ErrFlag, instance.DefaultDataDir)
+
+// chosenDataDir is what the user said; empty: nothing.
+func (r *root) chosenDataDir() string {
+	if r.dataDir != "" {
+		return r.dataDir
+	}
+	return os.Getenv(dataDirEnv)
+}
+
+// try is a command line for this cluster, to be typed after what was given before.
+func (r *root) try(command string) string {
+	name, rest, _ := strings.Cut(command, " ")
+	words := []string{"carob", name}
+	if r.dataDir != "" {
+		words = append(words, "--data-dir", quote(r.dataDir))
+	} else if r.kubeconfig != "" && name != "up" && name != "down" {
+		words = append(words, "--kubeconfig", quote(r.kubeconfig))
+	}
+	if rest != "" {
+		words = append(words, rest)
+	}
+	return strings.Join(words, " ")
+}
+
+// quote makes a word one for a shell.
+func quote(s string) string {
+	if s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._-+:,@%=", c))
+	}) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// completionExamples completes cobra's own commands.
+func completionExamples(cmd *cobra.Command) {
+	completion, _, err := cmd.Find([]string{"completion"})
+	if err != nil {
+		return
+	}
+	completion.Example = "  source <(carob completion bash)\n  carob completion bash > /etc/bash_completion.d/carob"
+	for _, c := range completion.Commands() {
+		c.Args = noArgs
+		c.Example = map[string]string{
+			"bash":       "  source <(carob completion bash)",
+			"zsh":        `  carob completion zsh > "${fpath[1]}/_carob"`,
+			"fish":       "  carob completion fish > ~/.config/fish/completions/carob.fish",
+			"powershell": "  carob completion powershell | Out-String | Invoke-Expression",
+		}[c.Name()]
+	}
 }
 
 // Main runs the command line and gives the exit code. As "kubectl" it is kubectl.
@@ -109,18 +185,10 @@ func Main(ctx context.Context, engine Engine, version Version) int {
 	}
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
-	var exit Exit
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return exit.Code
+	if err != nil && !errors.As(err, new(Exit)) {
+		fmt.Fprintln(os.Stderr, "error: "+message(err))
 	}
-	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	if errors.Is(err, instance.ErrFlag) {
-		return 2
-	}
-	return 1
+	return exitCode(err)
 }
 
 // instance derives the names of the carob that --data-dir means.
@@ -133,6 +201,6 @@ func (r *root) instanceOf(f instance.Flags) (instance.Instance, error) {
 	if err != nil {
 		host = "node"
 	}
-	f.DataDir = r.dataDir
+	f.DataDir = r.chosenDataDir()
 	return instance.Derive(f, host)
 }

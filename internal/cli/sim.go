@@ -44,19 +44,19 @@ machine is touched.`,
   # what is promised, and what a broken promise looks like
   carob sim --promises
   carob sim --seeds 100 --break back-off-kept`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.Seeds == 0 {
-				return fmt.Errorf("--seeds must be at least 1")
+				return usagef("--seeds must be at least 1")
 			}
 			if s.Hours <= 0 {
-				return fmt.Errorf("--hours must be more than 0")
+				return usagef("--hours must be more than 0")
 			}
 			if (s.Log || len(s.Without) > 0) && s.Seeds > 1 {
-				return fmt.Errorf("--log and --without are for one seed")
+				return usagef("--log and --without are for one seed")
 			}
 			if (s.Log || len(s.Without) > 0) && s.All {
-				return fmt.Errorf("--all is for many seeds")
+				return usagef("--all is for many seeds")
 			}
 			begin := time.Now()
 			ok, err := r.engine.Simulate(cmd.Context(), s, r.out, r.errOut)

@@ -20,17 +20,18 @@ import (
 
 // clusterStatus is what `carob status` prints.
 type clusterStatus struct {
-	DataDir  string       `json:"dataDir"`
-	Running  bool         `json:"running"`
-	PID      int          `json:"pid,omitempty"`
-	Started  *metav1.Time `json:"started,omitempty"`
-	Version  string       `json:"version,omitempty"`
-	URL      string       `json:"url,omitempty"`
-	Ready    bool         `json:"ready"`
-	Problem  string       `json:"problem,omitempty"`
-	MemoryKB int64        `json:"memoryKB,omitempty"` // resident
-	Nodes    []nodeStatus `json:"nodes,omitempty"`
-	Pods     podCounts    `json:"pods"`
+	DataDir    string       `json:"dataDir,omitempty"`    // of a carob of this machine
+	Kubeconfig string       `json:"kubeconfig,omitempty"` // of a cluster that --kubeconfig names
+	Running    bool         `json:"running"`
+	PID        int          `json:"pid,omitempty"`
+	Started    *metav1.Time `json:"started,omitempty"`
+	Version    string       `json:"version,omitempty"`
+	URL        string       `json:"url,omitempty"`
+	Ready      bool         `json:"ready"`
+	Problem    string       `json:"problem,omitempty"`
+	MemoryKB   int64        `json:"memoryKB,omitempty"` // resident
+	Nodes      []nodeStatus `json:"nodes,omitempty"`
+	Pods       podCounts    `json:"pods"`
 }
 
 type nodeStatus struct {
@@ -53,21 +54,11 @@ func (r *root) statusCommand() *cobra.Command {
 		Long:  "Say whether carob runs and how its cluster does. The exit code is 0 only when the cluster is ready.",
 		Example: `  carob status
   carob status -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in, owner, running, err := r.runningInstance()
+			st, err := r.status(cmd.Context())
 			if err != nil {
 				return err
-			}
-			st := clusterStatus{DataDir: in.DataDir, Running: running}
-			if running {
-				st.PID, st.Version, st.URL = owner.PID, owner.Version, owner.URL
-				st.Started = &metav1.Time{Time: owner.Started}
-				st.MemoryKB = residentKB(owner.PID)
-				if r.dataDir == "" && r.kubeconfig == "" {
-					r.kubeconfig = in.Kubeconfig
-				}
-				r.askCluster(cmd.Context(), &st)
 			}
 			if err := printObject(r.out, output, st, func(w io.Writer) error { return printStatus(w, st, output == "wide") }); err != nil {
 				return err
@@ -82,6 +73,34 @@ func (r *root) statusCommand() *cobra.Command {
 	return cmd
 }
 
+// status is how the cluster of --kubeconfig or of a data directory does.
+func (r *root) status(ctx context.Context) (clusterStatus, error) {
+	if r.kubeconfig != "" {
+		cfg, err := r.restConfig()
+		if err != nil {
+			return clusterStatus{}, err
+		}
+		st := clusterStatus{Kubeconfig: r.kubeconfig, URL: cfg.Host}
+		r.askCluster(ctx, &st)
+		st.Running = st.Problem == ""
+		return st, nil
+	}
+	in, owner, running, err := r.runningInstance()
+	if err != nil {
+		return clusterStatus{}, err
+	}
+	st := clusterStatus{DataDir: in.DataDir, Running: running}
+	if running {
+		st.PID, st.Version, st.URL = owner.PID, owner.Version, owner.URL
+		st.Started = &metav1.Time{Time: owner.Started}
+		st.MemoryKB = residentKB(owner.PID)
+		of := *r
+		of.kubeconfig = in.Kubeconfig
+		of.askCluster(ctx, &st)
+	}
+	return st, nil
+}
+
 func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -90,7 +109,7 @@ func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
 		err = fillStatus(ctx, c, st)
 	}
 	if err != nil {
-		st.Problem = err.Error()
+		st.Problem = message(err)
 	}
 }
 
@@ -133,7 +152,7 @@ func notReadyReason(n *corev1.Node) string {
 }
 
 func printStatus(w io.Writer, st clusterStatus, wide bool) error {
-	if !st.Running {
+	if !st.Running && st.Kubeconfig == "" {
 		_, err := fmt.Fprintf(w, "carob is not running on %s\n", st.DataDir)
 		return err
 	}
@@ -142,10 +161,13 @@ func printStatus(w io.Writer, st clusterStatus, wide bool) error {
 		state = "not ready"
 	}
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID, duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
-	fmt.Fprintf(tw, "API server\t%s\n", st.URL)
-	fmt.Fprintf(tw, "data\t%s\n", st.DataDir)
-	if wide {
+	if st.Kubeconfig != "" {
+		fmt.Fprintf(tw, "cluster\t%s\nAPI server\t%s\nkubeconfig\t%s\n", state, st.URL, st.Kubeconfig)
+	} else {
+		fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID, duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
+		fmt.Fprintf(tw, "API server\t%s\ndata\t%s\n", st.URL, st.DataDir)
+	}
+	if wide && st.Version != "" {
 		fmt.Fprintf(tw, "version\t%s\n", st.Version)
 	}
 	for _, n := range st.Nodes {

@@ -29,7 +29,7 @@ duration and its cause, probes that changed something, kills and why, exit codes
 It works for pods that are gone, too.`,
 		Example: `  carob timeline pod/web
   carob timeline pod/web -n shop -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: exactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return r.podNames(cmd.Context(), namespace), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -71,7 +71,7 @@ func podName(arg string) (string, error) {
 	case "pod", "pods", "po":
 		return name, nil
 	}
-	return "", fmt.Errorf("%q is no pod: use pod/NAME", arg)
+	return "", usagef("%q is no pod: use pod/NAME", arg)
 }
 
 // podEntries asks the pod's node, or all of them when the pod is gone.
@@ -160,7 +160,7 @@ func terminal(w io.Writer) (width int, color bool) {
 		return 100, false
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil || width < 60 {
+	if err != nil || width <= 0 {
 		width = 100
 	}
 	return width, os.Getenv("NO_COLOR") == ""

@@ -45,7 +45,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 
   # on an installed containerd, with mirrors for its registries
   carob up --runtime-endpoint unix:///run/containerd/containerd.sock`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := r.instanceOf(f)
 			if err != nil {
@@ -55,12 +55,13 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 				return r.upDetached(cmd.Context(), in)
 			}
 			p := newProgress(r.out)
+			p.hint = r.try("kubectl get nodes")
 			if os.Getenv(detachedEnv) != "" {
 				p.onReady = leaveTerminal
 			}
 			err = r.engine.Up(cmd.Context(), in, p)
 			if err != nil && p.onReady != nil {
-				fmt.Fprintf(r.out, "error: %v\n", err)
+				fmt.Fprintln(r.out, "error: "+message(err))
 			}
 			return err
 		},
@@ -85,7 +86,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.BoolVar(&f.Profiling, "profiling", false, "serve profiles of carob at /debug/pprof of the API server, to administrators")
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own)")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
-	fl.StringVar(&f.CgroupDriver, "cgroup-driver", "", "who makes the cgroups of pods and containers: cgroupfs (carob itself) or systemd (default cgroupfs)")
+	addChoice(cmd, &f.CgroupDriver, "cgroup-driver", "", "who makes the cgroups of pods and containers: carob itself, or systemd (default cgroupfs)", "cgroupfs", "systemd")
 	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, as containerd has it: mirrors, private CAs")
 	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
 		"directory of links to container logs, for collectors (default /var/log/containers, or log/containers in a --data-dir of one's own)")
@@ -108,9 +109,8 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.DurationVar(&n.ImageMinAge, "minimum-image-ttl-duration", 0, "how long an unused image stays at least (default 2m)")
 	fl.DurationVar(&n.ShutdownGrace, "shutdown-grace-period", 0, "how long a shutdown of the machine waits for pods (default: it does not)")
 	fl.DurationVar(&n.ShutdownCritical, "shutdown-grace-period-critical-pods", 0, "how much of that is for critical pods")
-	fl.StringVar(&f.LogLevel, "log-level", "", "what to log on standard error: debug, info, warn or error (default warn)")
-	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("cgroup-driver", cobra.FixedCompletions([]string{"cgroupfs", "systemd"}, cobra.ShellCompDirectiveNoFileComp))
+	addChoice(cmd, &f.LogLevel, "log-level", "", "what to log on standard error (default warn)", instance.LogLevels()...)
+	fl.BoolVar(&f.Force, "force", false, "start though other flags than last time lose something: another store, runtime, node name, address range")
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
 	_ = cmd.MarkFlagDirname("pod-manifest-dir")
@@ -193,6 +193,7 @@ type progress struct {
 	mu      sync.Mutex
 	out     io.Writer
 	start   time.Time
+	hint    string // what to try next
 	onReady func()
 }
 
@@ -208,7 +209,7 @@ func (p *progress) Step(name, detail string) {
 func (p *progress) Ready(url string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.out, "carob is up at %s in %d ms. Try: carob kubectl get nodes\n", url, time.Since(p.start).Milliseconds())
+	fmt.Fprintf(p.out, "carob is up at %s in %d ms. Try: %s\n", url, time.Since(p.start).Milliseconds(), p.hint)
 	if p.onReady != nil {
 		p.onReady()
 		p.onReady = nil

@@ -13,15 +13,18 @@ func (r *root) versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version of carob and of the Kubernetes API it serves",
 		Example: "  carob version\n  carob version -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return printObject(r.out, output, r.version, func(w io.Writer) error {
-				v := r.version
-				_, err := fmt.Fprintf(w, "carob %s (Kubernetes %s, %s, %s)\n", v.Carob, v.Kubernetes, v.Go, v.Platform)
+				_, err := io.WriteString(w, r.version.line())
 				return err
 			})
 		},
 	}
 	addOutputFlag(cmd, &output)
 	return cmd
+}
+
+func (v Version) line() string {
+	return fmt.Sprintf("carob %s (Kubernetes %s, %s, %s)\n", v.Carob, v.Kubernetes, v.Go, v.Platform)
 }

@@ -56,13 +56,6 @@ func TestStatusAndHelp(t *testing.T) {
 	}
 	contains(t, "built-in kubectl", c.carob(t, "kubectl", "get", "nodes"), "e2e-node", "Ready")
 	contains(t, "kubeconfig", c.carob(t, "kubeconfig"), "kind: Config", "client-certificate-data")
-	for _, cmd := range []string{"up", "down", "status", "kubectl", "kubeconfig", "image", "demo", "timeline", "version", "completion"} {
-		help, err := run(carobBin, "help", cmd)
-		if err != nil {
-			t.Error(err)
-		}
-		contains(t, "help of "+cmd, help, "Usage:")
-	}
 	contains(t, "completion", c.carob(t, "completion", "bash"), "__start_carob")
 	contains(t, "version", c.carob(t, "version"), "carob ", "Kubernetes v1.37")
 }
@@ -103,7 +96,7 @@ func TestBadUse(t *testing.T) {
 	contains(t, "wrong flag", carobFails(t, "up", "--no-such-flag"), "unknown flag: --no-such-flag")
 	contains(t, "wrong address", carobFails(t, "up", "--data-dir", dir, "--listen", "nowhere"), "--listen")
 	contains(t, "wrong range", carobFails(t, "up", "--data-dir", dir, "--pod-cidr", "10.0.0.0"), "--pod-cidr")
-	contains(t, "surplus argument", carobFails(t, "status", "extra"), "unknown command")
+	contains(t, "surplus argument", carobFails(t, "status", "extra"), "takes no argument")
 	contains(t, "no etcd", carobFails(t, "up", "--data-dir", dir, "--etcd-servers", "http://127.0.0.1:1"), "etcd at http://127.0.0.1:1 does not answer")
 	contains(t, "no cluster", carobFails(t, "--data-dir", dir, "kubectl", "get", "pods"), "carob up")
 	contains(t, "second up", carobFails(t, append([]string{"up"}, shared.args...)...), "already running")

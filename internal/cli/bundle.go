@@ -1,0 +1,370 @@
+package cli
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"carob/internal/base/instance"
+)
+
+const (
+	bundleLogEnd    = 4 << 20 // bytes of the log's end
+	bundleTimelines = 200     // pods
+	bundlePatience  = time.Minute
+)
+
+func (r *root) bundleCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "support-bundle",
+		Short: "Gather what helps to find a fault into one file, without secrets",
+		Long: `Gather what helps to find a fault into one tar.gz: version, flags, status, the end
+of the log, timelines of pods, nodes, pods, events, metrics, and what carob has on
+this host: firewall rules, cgroups, mounts. It works on a carob that does not run,
+too, with what is there then.
+
+Secrets, config maps, tokens, keys and the values of environment variables are left
+out, wherever they appear. Names of namespaces, pods and images are in it: look
+through it before you give it away.`,
+		Example: `  carob support-bundle
+  carob support-bundle --output-file fault.tar.gz`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), bundlePatience)
+			defer cancel()
+			in, err := r.instance()
+			if err != nil {
+				return err
+			}
+			if file == "" {
+				file = fmt.Sprintf("carob-support-%s-%s.tar.gz", in.ID, time.Now().UTC().Format("20060102T150405Z"))
+			}
+			b := &bundle{in: in, version: r.version}
+			if st, err := r.status(ctx); err != nil {
+				b.problem("status", err)
+			} else if b.add("status.json", st); st.Running {
+				c, err := r.client()
+				if err != nil {
+					b.problem("cluster", err)
+				} else {
+					b.cluster = c
+					b.raw = func(ctx context.Context, path string) ([]byte, error) {
+						return c.Discovery().RESTClient().Get().AbsPath(path).DoRaw(ctx)
+					}
+				}
+			}
+			b.gather(ctx)
+			if err := b.write(file); err != nil {
+				return fmt.Errorf("write the bundle: %w", err)
+			}
+			for _, p := range b.problems {
+				fmt.Fprintf(r.errOut, "not in it: %s\n", p)
+			}
+			fmt.Fprintf(r.out, "%s: %d files. Secrets were left out; look through it before you give it away.\n", file, len(b.files))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&file, "output-file", "", "file to write (default carob-support-NAME-TIME.tar.gz here)")
+	_ = cmd.MarkFlagFilename("output-file", "tar.gz")
+	return cmd
+}
+
+// bundle is what is gathered. Values that are secret are learned first; objects and
+// texts are redacted when all of them are known.
+type bundle struct {
+	in      instance.Instance
+	version Version
+	cluster kubernetes.Interface                                   // nil: it does not run
+	raw     func(ctx context.Context, path string) ([]byte, error) // of the API server
+
+	redact   redactor
+	objects  []bundled
+	files    []bundled
+	problems []string
+}
+
+type bundled struct {
+	name string
+	what any // an object, or text as []byte
+}
+
+func (b *bundle) add(name string, what any) { b.objects = append(b.objects, bundled{name, what}) }
+
+func (b *bundle) problem(what string, err error) {
+	b.problems = append(b.problems, what+": "+b.redact.text(message(err)))
+}
+
+func (b *bundle) gather(ctx context.Context) {
+	b.add("version.json", b.version)
+	if b.cluster != nil {
+		if err := b.learnSecrets(ctx); err != nil {
+			// Without them nobody can say what of the rest is secret.
+			b.problem("all that the cluster has to say, for what is secret in it can't be known", err)
+		} else {
+			b.gatherCluster(ctx)
+		}
+	}
+	b.gatherHost(ctx)
+	for _, o := range b.objects {
+		text, isText := o.what.([]byte)
+		var err error
+		if isText {
+			text = []byte(b.redact.text(string(text)))
+		} else {
+			text, err = b.redact.object(o.what)
+		}
+		if err != nil {
+			b.problem(o.name, err)
+			continue
+		}
+		b.files = append(b.files, bundled{o.name, text})
+	}
+	if len(b.problems) > 0 {
+		b.files = append(b.files, bundled{"problems.txt", []byte(strings.Join(b.problems, "\n") + "\n")})
+	}
+}
+
+// learnSecrets reads the values of secrets, and of the environment of pods, to leave them out of all texts.
+func (b *bundle) learnSecrets(ctx context.Context) error {
+	secrets, err := b.cluster.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("%w (while secrets were listed)", err)
+	}
+	for _, s := range secrets.Items {
+		for _, v := range s.Data {
+			b.redact.learn(string(v))
+		}
+	}
+	pods, err := b.cluster.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		b.learnEnvironment(&pods.Items[i].Spec)
+	}
+	b.add("pods.json", pods)
+	return nil
+}
+
+func (b *bundle) learnEnvironment(spec *corev1.PodSpec) {
+	learn := func(env []corev1.EnvVar) {
+		for _, e := range env {
+			b.redact.learn(e.Value)
+		}
+	}
+	for _, c := range spec.InitContainers {
+		learn(c.Env)
+	}
+	for _, c := range spec.Containers {
+		learn(c.Env)
+	}
+	for _, c := range spec.EphemeralContainers {
+		learn(c.Env)
+	}
+}
+
+func (b *bundle) gatherCluster(ctx context.Context) {
+	core := b.cluster.CoreV1()
+	nodes, err := core.Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		b.problem("nodes.json", err)
+	} else {
+		b.add("nodes.json", nodes)
+	}
+	events, err := core.Events("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		b.problem("events.json", err)
+	} else {
+		b.add("events.json", events)
+	}
+	get := func(name, path string) {
+		if text, err := b.raw(ctx, path); err != nil {
+			b.problem(name, err)
+		} else {
+			b.add(name, text)
+		}
+	}
+	get("metrics/apiserver.txt", "/metrics")
+	get("readyz.txt", "/readyz")
+	if nodes != nil {
+		for _, n := range nodes.Items {
+			get("metrics/node-"+n.Name+".txt", "/api/v1/nodes/"+n.Name+"/proxy/metrics")
+		}
+	}
+	for _, o := range b.objects {
+		pods, ok := o.what.(*corev1.PodList)
+		if !ok {
+			continue
+		}
+		for i, p := range pods.Items {
+			if i == bundleTimelines {
+				b.problem("timelines", fmt.Errorf("there are %d pods, the first %d are in it", len(pods.Items), bundleTimelines))
+				break
+			}
+			if p.Spec.NodeName != "" {
+				get("timeline/"+p.Namespace+"/"+p.Name+".json", "/api/v1/nodes/"+p.Spec.NodeName+"/proxy/timeline/"+p.Namespace+"/"+p.Name)
+			}
+		}
+		break
+	}
+}
+
+func (b *bundle) gatherHost(ctx context.Context) {
+	var flags map[string]any
+	text, err := os.ReadFile(filepath.Join(b.in.DataDir, "flags.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &flags)
+	}
+	switch {
+	case err == nil:
+		b.add("flags.json", flags)
+	case !errors.Is(err, fs.ErrNotExist):
+		b.problem("flags.json", err)
+	}
+	if text, err := fileEnd(b.in.LogFile, bundleLogEnd); err == nil {
+		b.add("carob.log", text)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		b.problem("carob.log", err)
+	}
+	for _, f := range []string{"/proc/version", "/proc/meminfo", "/proc/loadavg", "/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/etc/os-release"} {
+		if text, err := os.ReadFile(f); err == nil { // not every kernel has all
+			b.add("host"+f, text)
+		}
+	}
+	b.add("host/mounts.txt", b.ownLines("/proc/self/mountinfo"))
+	b.add("host/cgroups.txt", cgroupsBelow("/sys/fs/cgroup", b.in.CgroupRoot))
+	for name, command := range map[string][]string{
+		"host/nft.txt":   {"nft", "list", "ruleset"},
+		"host/links.txt": {"ip", "-d", "addr", "show", b.in.BridgeName},
+		"host/disk.txt":  {"df", "-i", b.in.DataDir},
+	} {
+		if _, err := exec.LookPath(command[0]); err != nil {
+			b.problem(name, fmt.Errorf("%s is not installed", command[0]))
+			continue
+		}
+		out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+		if name == "host/nft.txt" {
+			out = nftTables(out, b.in.NFTable)
+		}
+		if err != nil && len(out) == 0 {
+			b.problem(name, err)
+			continue
+		}
+		b.add(name, out)
+	}
+}
+
+// ownLines are the lines of a file that speak of this instance.
+func (b *bundle) ownLines(file string) []byte {
+	text, _ := os.ReadFile(file) // procfs
+	var own []byte
+	for l := range strings.Lines(string(text)) {
+		if strings.Contains(l, b.in.DataDir+"/") || strings.Contains(l, b.in.RunDir+"/") {
+			own = append(own, l...)
+		}
+	}
+	return own
+}
+
+// nftTables keeps the tables of one name: the rules of others are nobody's business.
+func nftTables(ruleset []byte, name string) []byte {
+	var own []byte
+	in := false
+	for l := range strings.Lines(string(ruleset)) {
+		if f := strings.Fields(l); len(f) >= 3 && f[0] == "table" {
+			in = f[2] == name
+		}
+		if in {
+			own = append(own, l...)
+		}
+	}
+	return own
+}
+
+// cgroupsBelow lists the cgroups of an instance with their figures.
+func cgroupsBelow(mount, root string) []byte {
+	var out strings.Builder
+	hierarchies := []string{mount}
+	entries, _ := os.ReadDir(mount)
+	for _, e := range entries {
+		hierarchies = append(hierarchies, filepath.Join(mount, e.Name()))
+	}
+	for _, h := range hierarchies {
+		_ = filepath.WalkDir(filepath.Join(h, root), func(p string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil
+			}
+			out.WriteString(p)
+			for _, f := range []string{"memory.current", "memory.max", "memory.usage_in_bytes", "memory.limit_in_bytes", "pids.current", "pids.max", "cpu.max"} {
+				if v, err := os.ReadFile(filepath.Join(p, f)); err == nil {
+					fmt.Fprintf(&out, " %s=%s", f, strings.ReplaceAll(strings.TrimSpace(string(v)), " ", "/"))
+				}
+			}
+			out.WriteByte('\n')
+			return nil
+		})
+	}
+	return []byte(out.String())
+}
+
+// fileEnd is the end of a file, from the beginning of a line on.
+func fileEnd(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := max(st.Size()-most, 0)
+	text, err := io.ReadAll(io.NewSectionReader(f, from, most))
+	if from > 0 {
+		_, rest, _ := strings.Cut(string(text), "\n")
+		text = []byte(rest)
+	}
+	return text, err
+}
+
+// write makes the archive, readable by its owner only, or leaves nothing.
+func (b *bundle) write(file string) (err error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil { // also when there is one: it may be another's
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			_ = os.Remove(file)
+		}
+	}()
+	z := gzip.NewWriter(f)
+	t := tar.NewWriter(z)
+	dir := strings.TrimSuffix(filepath.Base(file), ".tar.gz")
+	for _, x := range b.files {
+		text := x.what.([]byte)
+		if err := t.WriteHeader(&tar.Header{Name: dir + "/" + strings.TrimPrefix(x.name, "/"), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}); err != nil {
+			return err
+		}
+		if _, err := t.Write(text); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.Close(), z.Close())
+}

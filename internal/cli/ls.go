@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"carob/internal/base/instance"
+)
+
+// machineCluster is one line of `carob ls`.
+type machineCluster struct {
+	Name    string `json:"name"` // also of its context in a kubeconfig
+	DataDir string `json:"dataDir"`
+	State   string `json:"state"` // ready, not ready, stopped or unknown
+	Version string `json:"version,omitempty"`
+	URL     string `json:"url,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Pods    *int   `json:"pods,omitempty"` // that the API has; only of a running one
+	Problem string `json:"problem,omitempty"`
+}
+
+func (r *root) lsCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the clusters of this machine, running or not",
+		Long: `List the clusters of this machine, running or not. A cluster is known from its
+first start on, until its data directory is removed.`,
+		Example: `  carob ls
+  carob ls -o json
+  for d in $(carob ls -o name); do carob down --data-dir "$d"; done`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dirs, err := instance.List(r.registry)
+			if err != nil {
+				return err
+			}
+			if output == "name" {
+				for _, d := range dirs {
+					fmt.Fprintln(r.out, d)
+				}
+				return nil
+			}
+			all := make([]machineCluster, len(dirs))
+			var asked sync.WaitGroup
+			for i, d := range dirs {
+				asked.Go(func() { all[i] = r.look(cmd.Context(), d) })
+			}
+			asked.Wait()
+			return printObject(r.out, output, all, func(w io.Writer) error { return printClusters(w, all) })
+		},
+	}
+	addOutputFlag(cmd, &output, "name")
+	return cmd
+}
+
+// look says how the carob of a data directory does.
+func (r *root) look(ctx context.Context, dataDir string) machineCluster {
+	of := &root{dataDir: dataDir}
+	c := machineCluster{DataDir: dataDir, State: "unknown"}
+	in, err := of.instance()
+	if err != nil {
+		c.Problem = message(err)
+		return c
+	}
+	c.Name = in.ID
+	owner, running, err := instance.Running(in.LockFile)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		c.Problem = "it belongs to root: use sudo"
+		return c
+	case err != nil:
+		c.Problem = message(err)
+		return c
+	case !running:
+		c.State = "stopped"
+		return c
+	}
+	c.Version, c.URL, c.PID = owner.Version, owner.URL, owner.PID
+	var st clusterStatus
+	of.kubeconfig = in.Kubeconfig
+	of.askCluster(ctx, &st)
+	c.State, c.Problem = "not ready", st.Problem
+	if st.Ready {
+		c.State = "ready"
+	}
+	if st.Problem == "" {
+		c.Pods = &st.Pods.Total
+	}
+	return c
+}
+
+func printClusters(w io.Writer, all []machineCluster) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "no cluster on this machine: start one with `carob up`")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(tw, "NAME\tSTATE\tPODS\tVERSION\tADDRESS\tDATA")
+	for _, c := range all {
+		pods := "-"
+		if c.Pods != nil {
+			pods = fmt.Sprint(*c.Pods)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", dash(c.Name), c.State, pods, dash(c.Version), dash(c.URL), c.DataDir)
+	}
+	return tw.Flush()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// completeDataDirs offers the data directories of this machine, and all others.
+func (r *root) completeDataDirs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	dirs, err := instance.List(r.registry)
+	if err != nil || len(dirs) == 0 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return dirs, cobra.ShellCompDirectiveDefault
+}

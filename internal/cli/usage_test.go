@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"carob/internal/base/instance"
+)
+
+// noEngine does nothing, well.
+type noEngine struct{}
+
+func (noEngine) Up(context.Context, instance.Instance, Progress) error { return nil }
+func (noEngine) RemovePods(context.Context, instance.Instance) error   { return nil }
+func (noEngine) Simulate(context.Context, Simulation, io.Writer, io.Writer) (bool, error) {
+	return true, nil
+}
+
+// carob runs a command line on a machine without a cluster.
+func carob(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv(dataDirEnv, t.TempDir())
+	var o, e bytes.Buffer
+	cmd := New(noEngine{}, Version{Carob: "1.2.3"}, strings.NewReader(""), &o, &e)
+	cmd.SetArgs(args)
+	err = cmd.ExecuteContext(t.Context())
+	return o.String(), err
+}
+
+// walk calls f for each command of the tree but kubectl's own.
+func walk(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, c := range cmd.Commands() {
+		walk(c, f)
+	}
+}
+
+func words(cmd *cobra.Command) []string { return strings.Fields(cmd.CommandPath())[1:] }
+
+// TestEveryCommandHelps: each says what it is for, and shows how it is used.
+func TestEveryCommandHelps(t *testing.T) {
+	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
+		if cmd.Short == "" || !strings.Contains(cmd.Example, "carob") {
+			t.Errorf("%s: short %q, example %q", cmd.CommandPath(), cmd.Short, cmd.Example)
+		}
+		if cmd.DisableFlagParsing {
+			return
+		}
+		out, err := carob(t, append(words(cmd), "--help")...)
+		if err != nil || !strings.Contains(out, "Usage:") || !strings.Contains(out, strings.TrimSpace(firstLine([]byte(cmd.Example)))) {
+			t.Errorf("%s --help: %v\n%s", cmd.CommandPath(), err, out)
+		}
+		if again, err := carob(t, append([]string{"help"}, words(cmd)...)...); err != nil || again != out {
+			t.Errorf("help %s is not %s --help: %v", cmd.CommandPath(), cmd.CommandPath(), err)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s: no word about it", cmd.CommandPath(), f.Name)
+			}
+		})
+	})
+}
+
+// TestWrongUse: what can't be understood ends with 2 and says what could be.
+func TestWrongUse(t *testing.T) {
+	refused := func(t *testing.T, args []string, says ...string) {
+		t.Helper()
+		_, err := carob(t, args...)
+		if exitCode(err) != exitUsage {
+			t.Errorf("carob %q: exit code %d, want %d: %v", args, exitCode(err), exitUsage, err)
+			return
+		}
+		for _, s := range says {
+			if !strings.Contains(message(err), s) {
+				t.Errorf("carob %q: %q lacks %q", args, message(err), s)
+			}
+		}
+		for _, raw := range []string{"strconv.", "netip.", "time: ", "arg(s)", "stat /", "%!", "invalid syntax"} {
+			if strings.Contains(message(err), raw) {
+				t.Errorf("carob %q speaks Go: %q", args, message(err))
+			}
+		}
+	}
+	// Flags that take any text: names that only the cluster knows, files that are made.
+	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path", "output-file",
+		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim", // package app looks at these
+		"etcd-certfile", "etcd-keyfile"} // one without the other is refused first
+	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
+		if cmd.DisableFlagParsing || cmd.Name() == "help" {
+			return
+		}
+		refused(t, append(words(cmd), "--no-such-flag"), "--no-such-flag", "--help")
+		if cmd.HasSubCommands() {
+			refused(t, append(words(cmd), "nosuch"), `"nosuch"`, "--help")
+		} else if cmd.Args != nil && cmd.Args(cmd, nil) == nil && cmd.Args(cmd, []string{"x"}) != nil {
+			refused(t, append(words(cmd), "surplus"), `"surplus"`)
+		} else if cmd.Args != nil && cmd.Args(cmd, nil) != nil {
+			refused(t, words(cmd), "use it as: "+cmd.CommandPath())
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "string" && slices.Contains(anyText, f.Name) {
+				return
+			}
+			args := append(words(cmd), "--"+f.Name+"=@wrong@")
+			if cmd.Args != nil && cmd.Args(cmd, nil) != nil {
+				args = append(args, "x", "y")
+			}
+			says := []string{"--" + f.Name, "@wrong@"}
+			if c, ok := f.Value.(*choice); ok {
+				says = append(says, c.either())
+			}
+			refused(t, args, says...)
+		})
+	})
+	refused(t, []string{"stats"}, "did you mean status?")
+	refused(t, []string{"help", "nosuch"}, "nosuch")
+	refused(t, []string{"help", "image", "nosuch"}, "nosuch")
+	refused(t, []string{"--data-dir", "", "status"}, "--data-dir", "empty")
+	refused(t, []string{"kubectl", "--data-dir", "", "get", "pods"}, "--data-dir", "empty")
+	refused(t, []string{"kubectl", "--data-dir=", "get", "pods"}, "--data-dir", "empty")
+	refused(t, []string{"up", "--shutdown-grace-period", "-5s"}, "--shutdown-grace-period:", "less than 0")
+	refused(t, []string{"timeline", "node/x"}, "pod/NAME")
+	refused(t, []string{"kubeconfig", "--file", "x"}, "--merge")
+}
+
+// TestFailuresAreOne: what was understood and can't be done ends with 1.
+func TestFailuresAreOne(t *testing.T) {
+	for _, args := range [][]string{{"status"}, {"demo"}, {"image", "ls"}, {"kubeconfig"}, {"timeline", "web"}, {"kubectl", "get", "pods"}} {
+		if _, err := carob(t, args...); exitCode(err) != exitFailed {
+			t.Errorf("carob %q: %v", args, err)
+		}
+	}
+	for _, args := range [][]string{{"version"}, {"--version"}, {"help"}, {}, {"image"}, {"completion", "bash"}, {"down"}} {
+		if out, err := carob(t, args...); err != nil || out == "" {
+			t.Errorf("carob %q: %q, %v", args, out, err)
+		}
+	}
+	if out, _ := carob(t, "--version"); !strings.HasPrefix(out, "carob 1.2.3") {
+		t.Errorf("--version: %q", out)
+	}
+	if got := message(errors.Join(context.DeadlineExceeded)); strings.Contains(got, "context") {
+		t.Error(got)
+	}
+}
+
+// TestHints: what to type next goes on with what was typed before.
+func TestHints(t *testing.T) {
+	t.Setenv(dataDirEnv, "")
+	for want, r := range map[string]root{
+		"carob kubectl get nodes":                        {},
+		"carob kubectl --data-dir /a get nodes":          {dataDir: "/a"},
+		`carob kubectl --data-dir '/a b'\''c' get nodes`: {dataDir: "/a b'c"},
+		"carob kubectl --kubeconfig /k get nodes":        {kubeconfig: "/k"},
+	} {
+		if got := r.try("kubectl get nodes"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if _, err := carob(t, "image", "ls", "--data-dir", "/no/such"); err == nil || !strings.Contains(err.Error(), "carob up --data-dir /no/such") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestDataDirOfTheEnvironment: the variable stands for the flag, and the flag is stronger.
+func TestDataDirOfTheEnvironment(t *testing.T) {
+	t.Setenv(dataDirEnv, "/from/env")
+	r := &root{}
+	if in, err := r.instance(); err != nil || in.DataDir != "/from/env" {
+		t.Errorf("%s, %v", in.DataDir, err)
+	}
+	r.dataDir = "/from/flag"
+	if in, err := r.instance(); err != nil || in.DataDir != "/from/flag" {
+		t.Errorf("%s, %v", in.DataDir, err)
+	}
+}
+
+// TestCompletion: kubectl completes its own commands and flags.
+func TestCompletion(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"kubectl", "rollou"}, "rollout\t"},
+		{[]string{"kubectl", "rollout", "hi"}, "history\t"},
+		{[]string{"kubectl", "--data-dir", "/x", "config", "view", "--mini"}, "--minify\t"},
+		{[]string{"imag"}, "image\t"},
+		{[]string{"up", "--log-level", ""}, "debug\n"},
+		{[]string{"ls", "-o", ""}, "name\n"},
+		{[]string{"help", "im"}, "image\t"},
+	} {
+		out, err := carob(t, append([]string{cobra.ShellCompRequestCmd}, c.args...)...)
+		if err != nil || !strings.Contains(out, c.want) {
+			t.Errorf("%q: %v\n%s", c.args, err, out)
+		}
+	}
+	for answer, n := range map[string]int{"a\nb\n:4\n": 2, ":4\n": 0, "a\nb": 0, "": 0} {
+		if got, _ := completions(answer); len(got) != n {
+			t.Errorf("%q: %q", answer, got)
+		}
+	}
+}
