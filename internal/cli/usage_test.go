@@ -91,7 +91,7 @@ func TestWrongUse(t *testing.T) {
 		}
 	}
 	// Flags that take any text: names that only the cluster knows, files that are made.
-	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path", "output-file",
+	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path", "container-log-dir", "output-file",
 		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim", // package app looks at these
 		"etcd-certfile", "etcd-keyfile"} // one without the other is refused first
 	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
