@@ -4,11 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
+	"carob/internal/node/metrics"
+	"carob/internal/node/pods"
 	"carob/internal/node/stream"
 )
 
@@ -32,6 +37,30 @@ func (p *parts) syncLoop() error {
 		return fmt.Errorf("%w: %w", errSyncLoop, err)
 	}
 	return nil
+}
+
+// shown are what the families of metrics show that are made when they are read.
+func (p *parts) shown() metrics.Facts {
+	return metrics.Facts{
+		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: func() []pods.View { return p.pods.List() },
+		Mirrors: func() int { return p.statics.MirrorCount() }, Listed: func() time.Time { return p.watcher.ListedAt() },
+		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted },
+	}
+}
+
+// counted is the node's admission with what it refuses counted. Resizes are not pods that are refused.
+func (p *parts) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod, []*corev1.Pod) pods.Verdict {
+	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
+		v := admit(pod, others)
+		switch {
+		case v.Rejection == nil || pod.Status.StartTime != nil:
+		case len(v.Victims) > 0:
+			p.meter.Preempted(strings.TrimPrefix(v.Rejection.Reason, "OutOf"), len(v.Victims))
+		default:
+			p.meter.Refused(v.Rejection.Reason)
+		}
+		return v
+	}
 }
 
 // checks are those of /healthz, under the kubelet's names.

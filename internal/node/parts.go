@@ -24,6 +24,7 @@ import (
 	"carob/internal/node/execute"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
+	"carob/internal/node/metrics"
 	"carob/internal/node/object"
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
@@ -60,6 +61,7 @@ type parts struct {
 	cgroups  *cgroup.Manager
 	health   *health
 	facts    *facts
+	meter    *metrics.Meter
 	eviction *eviction.Manager
 	shutdown *shutdown.Manager // nil: the user gave it no time
 	statics  *static.Keeper
@@ -71,6 +73,8 @@ type parts struct {
 // build asks machine and runtime what they are and puts the parts together.
 func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p := &parts{cfg: cfg, started: time.Now(), listed: make(chan struct{})}
+	p.meter = metrics.New(p.shown())
+	cfg.Runtime = p.meter.Runtime(cfg.Runtime)
 	machine, err := object.ReadMachine(cfg.RootDir)
 	if err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
@@ -153,7 +157,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
 	executor := execute.New(execute.Config{
-		Runtime: cfg.Runtime, Images: p.pulls, Volumes: p.volumes, Cgroups: p.cgroups, UserNS: ids, Observer: p.observer, Status: p.status,
+		Runtime: cfg.Runtime, Images: p.pulls, Volumes: p.volumes, Cgroups: p.meter.Cgroups(p.cgroups), UserNS: ids, Observer: p.observer, Status: p.status,
 		Objects: p.refs, Client: core, Classes: p.client.NodeV1().RuntimeClasses(), Node: node, Event: p.events.Pod,
 		OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: p.links,
 	})
@@ -166,14 +170,14 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	}
 	p.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover},
-		Node:    p.lifeNode(), Observer: p.observer, Executor: executor, Status: p.statics,
-		Event: p.events.Pod, Admit: (&gate{object: p.object, down: p.goingDown, appArmor: hostAppArmor}).admit, Journal: cfg.Journal,
+		Node:    p.lifeNode(), Observer: p.observer, Executor: p.meter.Executor(executor), Status: p.meter.Statuses(p.statics),
+		Event: p.events.Pod, Admit: p.counted((&gate{object: p.object, down: p.goingDown, appArmor: hostAppArmor}).admit), Journal: cfg.Journal,
 	})
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
 		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
 		PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: func() { p.reporter.Poke() },
-		Reclaim: p.pods.NodeChanged,
+		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted,
 	})
 	if cfg.ShutdownGrace > 0 {
 		p.shutdown = shutdown.New(shutdown.Config{
@@ -183,7 +187,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	}
 	p.watcher = &observe.Watcher{
 		Observer: p.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
-		Changed: p.pods.Changed, Known: p.pods.Known, Orphan: p.pods.Orphan,
+		Changed: p.pods.Changed, Known: p.pods.Known, Orphan: p.pods.Orphan, Relisted: p.meter.Relisted,
 	}
 	p.watcher.Listed(ctx) // so that a runtime that answers is known to be healthy before the first report
 	p.health.watcher = p.watcher
@@ -201,7 +205,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	if cfg.Listener != nil {
 		if p.server, err = stream.New(stream.Config{
 			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name, Root: cfg.RootDir,
-			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Checks: p.checks(), Logger: klog.FromContext(ctx).WithName("server"),
+			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Checks: p.checks(), Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 		}); err != nil {
 			return nil, fmt.Errorf("node agent: server: %w", err)
 		}

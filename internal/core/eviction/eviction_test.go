@@ -288,14 +288,14 @@ func TestLocalLimits(t *testing.T) {
 		if got := HasLocalLimit(x.u.Pod); got != x.has {
 			t.Errorf("has a limit: %t, want %t", got, x.has)
 		}
-		if got := OverLocalLimit(x.u); got != x.want {
+		if got, _ := OverLocalLimit(x.u); got != x.want {
 			t.Errorf("got %q, want %q", got, x.want)
 		}
 	}
 	two := pod("p", limits("1Mi"))
 	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "d", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")}}})
-	if got := OverLocalLimit(Usage{Pod: two, Containers: []ContainerUsage{{Name: "c", Layer: 2 << 20}, {Name: "d"}}}); got != `Container c exceeded its local ephemeral storage limit "1Mi". ` {
+	if got, signal := OverLocalLimit(Usage{Pod: two, Containers: []ContainerUsage{{Name: "c", Layer: 2 << 20}, {Name: "d"}}}); got != `Container c exceeded its local ephemeral storage limit "1Mi". ` || signal != "ephemeralcontainerfs.limit" {
 		t.Errorf("got %q", got)
 	}
 }

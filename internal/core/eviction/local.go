@@ -26,8 +26,8 @@ func limited(v *corev1.Volume) bool {
 }
 
 // OverLocalLimit says which limit on local storage the pod exceeds, as its status
-// shows it (L7.152); empty: none.
-func OverLocalLimit(u Usage) string {
+// shows it, and as what evictions are counted for it (L7.152); empty: none.
+func OverLocalLimit(u Usage) (message, signal string) {
 	total := int64(0)
 	held := map[string]int64{}
 	for _, v := range u.Volumes {
@@ -37,22 +37,22 @@ func OverLocalLimit(u Usage) string {
 	for i := range u.Pod.Spec.Volumes {
 		v := &u.Pod.Spec.Volumes[i]
 		if limited(v) && held[v.Name] > v.EmptyDir.SizeLimit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String())
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), "emptydirfs.limit"
 		}
 	}
 	for _, c := range u.Containers {
 		total += c.Layer + c.Logs
 	}
 	if limit, ok := resources.SpecLimits(u.Pod)[corev1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 && total > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), "ephemeralpodfs.limit"
 	}
 	for _, c := range u.Containers {
 		limit := limitOf(u.Pod, c.Name)
 		if limit != nil && c.Layer+c.Logs > limit.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), "ephemeralcontainerfs.limit"
 		}
 	}
-	return ""
+	return "", ""
 }
 
 func limitOf(pod *corev1.Pod, container string) *resource.Quantity {

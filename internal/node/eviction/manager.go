@@ -56,6 +56,8 @@ type Config struct {
 	// PodEvent and NodeEvent record events; they must not block.
 	PodEvent  func(pod *corev1.Pod, e podlife.Event, annotations map[string]string)
 	NodeEvent func(eventType, reason, message string)
+	// Evicted is told the signal for which a pod was evicted; nil: nobody counts.
+	Evicted func(signal string)
 	// Again has Look called soon; it must not block.
 	Again func()
 	// Reclaim has pods that ended look at DiskShort; it must not block.
@@ -222,7 +224,7 @@ func (m *Manager) act(ctx context.Context) {
 		condition := &corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: n.Message,
 		}
-		if m.evict(ctx, u.Pod, n, condition, eviction.Grace(t, m.cfg.Rules.MaxGrace)) {
+		if m.evict(ctx, u.Pod, string(t.Signal), n, condition, eviction.Grace(t, m.cfg.Rules.MaxGrace)) {
 			m.await(ctx, u.Pod.UID)
 			m.again()
 			return
@@ -269,19 +271,22 @@ func (m *Manager) evictOverLimit(ctx context.Context) bool {
 	}
 	evicted := false
 	for _, u := range usages {
-		message := eviction.OverLocalLimit(u)
-		if message != "" && m.evict(ctx, u.Pod, eviction.Notice{Message: message}, nil, time.Second) {
+		message, limit := eviction.OverLocalLimit(u)
+		if message != "" && m.evict(ctx, u.Pod, limit, eviction.Notice{Message: message}, nil, time.Second) {
 			evicted = true
 		}
 	}
 	return evicted
 }
 
-func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, n eviction.Notice, condition *corev1.PodCondition, grace time.Duration) bool {
+func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n eviction.Notice, condition *corev1.PodCondition, grace time.Duration) bool {
 	if m.cfg.Pods.Stop(pod.UID, podlife.Stop{Reason: "Evicted", Message: n.Message, Condition: condition, Grace: &grace}) != nil {
 		return false // it ended in this moment
 	}
 	klog.FromContext(ctx).Info("A pod is evicted", "pod", klog.KObj(pod), "uid", pod.UID, "why", n.Message)
+	if m.cfg.Evicted != nil {
+		m.cfg.Evicted(signal)
+	}
 	m.cfg.PodEvent(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Evicted", Message: n.Message}, n.Annotations)
 	return true
 }

@@ -41,6 +41,7 @@ type Watcher struct {
 	Changed              func(uid types.UID)  // the pod is worth a look
 	Known                func(types.UID) bool // the agent has the pod
 	Orphan               func(pod *corev1.Pod)
+	Relisted             func(began time.Time, took time.Duration) // nil: nobody counts
 
 	listed atomic.Int64 // time of the last list that worked, in ns
 }
@@ -122,6 +123,10 @@ func (w *Watcher) follow(ctx context.Context, streams chan<- bool) {
 func (w *Watcher) relist(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
+	if w.Relisted != nil {
+		began := time.Now()
+		defer func() { w.Relisted(began, time.Since(began)) }()
+	}
 	sandboxes, err := w.Observer.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return err

@@ -127,6 +127,13 @@ func (k *Keeper) Wanted(all []*corev1.Pod) {
 	k.nudge()
 }
 
+// MirrorCount is how many mirrors the API server has.
+func (k *Keeper) MirrorCount() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.mirrors)
+}
+
 // Mirrors says which mirrors the API server has.
 func (k *Keeper) Mirrors(all []*corev1.Pod) {
 	k.mu.Lock()

@@ -18,8 +18,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/legacyregistry"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 )
@@ -55,6 +57,12 @@ type Runtime interface {
 	ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error)
 }
 
+// Meter are the families of metrics of the agent.
+type Meter interface {
+	Handler(process prometheus.Gatherer) http.Handler // with those of the process
+	Probes() http.Handler
+}
+
 // Config says where the server listens and whom it serves.
 type Config struct {
 	Listener     net.Listener // plain TCP; Run closes it
@@ -65,6 +73,7 @@ type Config struct {
 	Pods         Pods
 	Runtime      Runtime
 	Checks       []Check                 // of /healthz
+	Meter        Meter                   // what the agent counts; nil: only the process is shown
 	Handlers     map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger       klog.Logger
 }
@@ -190,7 +199,13 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /pods", s.pods)
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
-	mux.Handle("GET /metrics", processMetrics())
+	mux.HandleFunc("GET /metrics/cadvisor", s.cadvisorMetrics)
+	if s.cfg.Meter != nil {
+		mux.Handle("GET /metrics", s.cfg.Meter.Handler(legacyregistry.DefaultGatherer))
+		mux.Handle("GET /metrics/probes", s.cfg.Meter.Probes())
+	} else {
+		mux.Handle("GET /metrics", legacyregistry.Handler())
+	}
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /healthz/{check}", s.healthzOf)
 	for path, h := range s.cfg.Handlers {

@@ -657,6 +657,21 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
 	}
+	if !strings.Contains(text, "\nresource_scrape_error 0\n") {
+		t.Errorf("no resource_scrape_error in\n%s", text)
+	}
+	_, text = w.get("api", "/metrics/cadvisor")
+	for _, want := range []string{
+		`container_cpu_usage_seconds_total{container="c",id="id1",image="",name="id1",namespace="ns",pod="web",cpu="total"} 1.5`,
+		`container_memory_working_set_bytes{container="c",id="id1",image="",name="id1",namespace="ns",pod="web"} 4096`,
+		`container_start_time_seconds{container="c",id="id1",image="",name="id1",namespace="ns",pod="web"} 1000`,
+		"# TYPE machine_cpu_cores gauge",
+		"# TYPE container_cpu_usage_seconds_total counter",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
 	_, text = w.get("api", "/pods")
 	var pods corev1.PodList
 	if err := json.Unmarshal([]byte(text), &pods); err != nil || pods.Kind != "PodList" || len(pods.Items) != 1 {

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-base/metrics/legacyregistry"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/node/spec"
@@ -257,7 +256,6 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 	for _, l := range slices.Sorted(maps.Keys(pods)) {
 		fmt.Fprintf(w, "pod_memory_working_set_bytes{%s} %d\n", l, pods[l].memory)
 	}
+	family("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")
+	fmt.Fprintln(w, "resource_scrape_error 0")
 }
-
-// processMetrics are the metrics of this process.
-func processMetrics() http.Handler { return legacyregistry.Handler() }

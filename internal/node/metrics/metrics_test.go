@@ -1,0 +1,313 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/pods"
+	"carob/internal/runtime"
+)
+
+// world is a meter around parts that do nothing.
+type world struct {
+	*Meter
+	runtime runtime.Runtime
+	run     pods.Executor
+	status  pods.StatusWriter
+
+	result pods.Result
+	took   time.Duration
+	err    error
+	views  []pods.View
+}
+
+func newWorld() *world {
+	w := &world{}
+	w.Meter = New(Facts{
+		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
+		Listed: func() time.Time { return time.Unix(1000, 5e8) }, Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
+	})
+	w.runtime, w.run, w.status = w.Runtime(stub{w: w}), w.Executor(stub{w: w}), w.Statuses(silent{})
+	return w
+}
+
+// stub answers what the world says.
+type stub struct {
+	runtime.Runtime
+	w *world
+}
+
+func (s stub) RunPodSandbox(context.Context, *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+	time.Sleep(s.w.took)
+	return nil, s.w.err
+}
+
+func (s stub) RemoveImage(context.Context, *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
+	return nil, s.w.err
+}
+
+func (s stub) Do(context.Context, *corev1.Pod, podlife.Action) pods.Result {
+	time.Sleep(s.w.took)
+	return s.w.result
+}
+func (stub) Forget(*corev1.Pod)                      {}
+func (stub) Ensure(*corev1.Pod) error                { return nil }
+func (stub) Resize(*corev1.Pod, bool) error          { return nil }
+func (stub) Remove(context.Context, types.UID) error { return nil }
+func (stub) Parent(*corev1.Pod) string               { return "" }
+
+type silent struct{}
+
+func (silent) Set(*corev1.Pod, *corev1.PodStatus) {}
+func (silent) Seen(*corev1.Pod)                   {}
+func (silent) Forget(types.UID)                   {}
+
+func (w *world) text(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	req := httptest.NewRequest("GET", "/metrics", nil)
+	rec := httptest.NewRecorder()
+	w.Handler(prometheus.NewRegistry()).ServeHTTP(rec, req)
+	all.WriteString(rec.Body.String())
+	rec = httptest.NewRecorder()
+	w.Probes().ServeHTTP(rec, req)
+	all.WriteString(rec.Body.String())
+	return all.String()
+}
+
+func (w *world) expect(t *testing.T, lines ...string) {
+	t.Helper()
+	text := w.text(t)
+	for _, l := range lines {
+		if !strings.Contains("\n"+text, "\n"+l+"\n") {
+			name, _, _ := strings.Cut(l, "{")
+			var have []string
+			for h := range strings.Lines(text) {
+				if strings.HasPrefix(h, name) {
+					have = append(have, h)
+				}
+			}
+			t.Errorf("%s is missing; there is\n%s", l, strings.Join(have, ""))
+		}
+	}
+}
+
+func pod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1", CreationTimestamp: metav1.Now()},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "c"}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func ended(id, reason string, code int32) *corev1.ContainerStateTerminated {
+	return &corev1.ContainerStateTerminated{ContainerID: id, Reason: reason, ExitCode: code}
+}
+
+// Starts, errors and probes are counted under the kubelet's names, and what was counted
+// by pod goes with it.
+func TestActions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := newWorld(), pod()
+		w.took = 2 * time.Second
+		w.run.Do(t.Context(), p, podlife.CreateSandbox{})
+		w.run.Do(t.Context(), p, podlife.StartContainer{Container: "init"})
+		w.result = pods.Result{Err: &podlife.Failure{Reason: "RunContainerError"}}
+		w.run.Do(t.Context(), p, podlife.CreateSandbox{})
+		w.run.Do(t.Context(), p, podlife.StartContainer{Container: "c"})
+		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Liveness}) // given up
+		w.result = pods.Result{Pulled: &podlife.Pulled{Size: 20 << 20, Took: 3 * time.Second}}
+		w.run.Do(t.Context(), p, podlife.PullImage{})
+		w.result = pods.Result{Verdict: podlife.ProbeFailure}
+		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Liveness})
+		w.result = pods.Result{Verdict: podlife.ProbeSuccess}
+		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Readiness})
+		w.expect(t,
+			"kubelet_started_pods_total 2", "kubelet_started_pods_errors_total 1",
+			`kubelet_started_containers_total{container_type="init_container"} 1`, `kubelet_started_containers_total{container_type="container"} 1`,
+			`kubelet_started_containers_errors_total{code="RunContainerError",container_type="container"} 1`,
+			`kubelet_image_pull_duration_seconds_sum{image_size_in_bytes="10MB-100MB"} 3`,
+			`prober_probe_total{container="c",namespace="ns",pod="web",pod_uid="u1",probe_type="Liveness",result="failed"} 1`,
+			`prober_probe_total{container="c",namespace="ns",pod="web",pod_uid="u1",probe_type="Readiness",result="successful"} 1`,
+			`prober_probe_duration_seconds_sum{container="c",namespace="ns",pod="web",probe_type="Readiness"} 2`,
+		)
+		w.run.Forget(p)
+		if text := w.text(t); strings.Contains(text, "prober_") || len(w.pods) != 0 {
+			t.Errorf("a pod that is gone is remembered:\n%s", text)
+		}
+	})
+}
+
+// An end of a container counts once, whichever state shows it; what had happened before
+// the agent started does not.
+func TestEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := newWorld(), pod()
+		before := pod()
+		before.UID, before.Name = "u2", "old"
+		before.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", LastTerminationState: corev1.ContainerState{Terminated: ended("x://0", "Error", 1)}}}}
+		w.status.Seen(before)
+		w.status.Set(before, &before.Status)
+		w.status.Seen(p)
+		time.Sleep(1500 * time.Millisecond)
+		running := &corev1.PodStatus{Phase: corev1.PodRunning}
+		running.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: corev1.ContainerState{Terminated: ended("x://1", "Completed", 0)}}}
+		running.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		w.status.Set(p, running)
+		crashed := running.DeepCopy()
+		crashed.ContainerStatuses[0].State = corev1.ContainerState{Terminated: ended("x://2", "Error", 139)}
+		w.status.Set(p, crashed)
+		waits := crashed.DeepCopy()
+		waits.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+		waits.ContainerStatuses[0].LastTerminationState = crashed.ContainerStatuses[0].State
+		w.status.Set(p, waits)
+		again := waits.DeepCopy()
+		again.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID = "x://3" // the end itself was never published
+		w.status.Set(p, again)
+		w.expect(t,
+			`kubelet_terminated_containers_total{container_type="container",exit_code="139",reason="Error"} 2`,
+			`kubelet_terminated_containers_total{container_type="init_container",exit_code="0",reason="Completed"} 1`,
+			"kubelet_pod_start_duration_seconds_sum 1.5", "kubelet_pod_start_duration_seconds_count 1",
+			`kubelet_pod_start_duration_seconds_bucket{le="2"} 1`, "kubelet_pod_start_total_duration_seconds_count 1",
+		)
+		if text := w.text(t); strings.Contains(text, `exit_code="1"`) {
+			t.Error("an end of before counts")
+		}
+		w.status.Forget("u1")
+		w.status.Forget("u2")
+		if len(w.pods) != 0 {
+			t.Errorf("remembered: %v", w.pods)
+		}
+	})
+}
+
+// Calls of the runtime are counted and timed by operation, failed ones too.
+func TestCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.took = time.Second
+		_, _ = w.runtime.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{RuntimeHandler: "vm"})
+		w.err = errors.New("no")
+		if _, err := w.runtime.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{}); !errors.Is(err, w.err) {
+			t.Errorf("the error became %v", err)
+		}
+		_, _ = w.runtime.RemoveImage(t.Context(), &cri.RemoveImageRequest{})
+		w.expect(t,
+			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 2`, `kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
+			`kubelet_runtime_operations_duration_seconds_sum{operation_type="run_podsandbox"} 2`,
+			`kubelet_run_podsandbox_duration_seconds_count{runtime_handler="vm"} 1`, `kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
+			`kubelet_runtime_operations_errors_total{operation_type="remove_image"} 1`,
+		)
+	})
+}
+
+// What is looked at when it is read.
+func TestFacts(t *testing.T) {
+	w := newWorld()
+	running, static := pod(), pod()
+	running.Spec.EphemeralContainers = []corev1.EphemeralContainer{{}}
+	static.Name, static.Annotations = "static", map[string]string{"kubernetes.io/config.source": "file"}
+	w.views = []pods.View{
+		{Pod: running, Status: corev1.PodStatus{
+			Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}, {Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue},
+			},
+			ContainerStatuses:     []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			InitContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: ended("x", "", 0)}}},
+		}},
+		{Pod: static, Status: corev1.PodStatus{Phase: corev1.PodPending}},
+		{Pod: pod(), Status: corev1.PodStatus{Phase: corev1.PodFailed}},
+	}
+	w.expect(t,
+		`kubelet_node_name{node="n1"} 1`, "kubelet_cgroup_version 1", "kubelet_running_pods 1",
+		`kubelet_running_containers{container_state="running"} 1`, `kubelet_running_containers{container_state="exited"} 1`,
+		`kubelet_desired_pods{static=""} 2`, `kubelet_desired_pods{static="true"} 1`, `kubelet_active_pods{static=""} 1`,
+		"kubelet_mirror_pods 2", "kubelet_managed_ephemeral_containers 1", "kubelet_pod_in_progress_resizes 1", "kubelet_pleg_last_seen_seconds 1000.5",
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="desired_state_of_world"} 2`,
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="actual_state_of_world"} 1`,
+	)
+}
+
+func TestSizeBucket(t *testing.T) {
+	for size, want := range map[int64]string{0: "N/A", 1: "0-10MB", 10 << 20: "0-10MB", 10<<20 + 1: "10MB-100MB", 2 << 30: "1GB-5GB", 200 << 30: "GT100GB"} {
+		if got := sizeBucket(size); got != want {
+			t.Errorf("%d: %s, want %s", size, got, want)
+		}
+	}
+}
+
+// The list of the kubelet's families: each one is served under its name, or has a
+// reason not to be. None is served that is not in the list.
+func TestFamilies(t *testing.T) {
+	list, err := os.ReadFile("testdata/families.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for line := range strings.Lines(string(list)) {
+		line = strings.TrimSpace(line)
+		if name, reason, not := strings.Cut(line, ": "); !strings.HasPrefix(line, "#") && !not {
+			want = append(want, name)
+		} else if not && !strings.HasPrefix(line, "#") && reason == "" {
+			t.Errorf("%s has no reason", name)
+		}
+	}
+	slices.Sort(want)
+	synctest.Test(t, func(t *testing.T) {
+		w, p := newWorld(), pod()
+		w.err, w.result = errors.New("no"), pods.Result{Err: &podlife.Failure{Reason: "x"}}
+		_, _ = w.runtime.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{})
+		w.run.Do(t.Context(), p, podlife.StartContainer{Container: "c"})
+		w.err, w.result = nil, pods.Result{Pulled: &podlife.Pulled{Took: 1}, Verdict: podlife.ProbeSuccess}
+		_, _ = w.runtime.RemoveImage(t.Context(), &cri.RemoveImageRequest{})
+		w.run.Do(t.Context(), p, podlife.PullImage{})
+		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c"})
+		_ = w.Cgroups(stub{w: w}).Ensure(p)
+		w.Relisted(time.Now(), 0)
+		w.Evicted("memory.available")
+		w.Refused("OutOfcpu")
+		w.Preempted("cpu", 1)
+		w.views = []pods.View{{Pod: p}}
+		w.status.Set(p, &corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: ended("x://1", "Error", 1)}}}})
+		var got []string
+		for line := range strings.Lines(w.text(t)) {
+			if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+				name, _, _ := strings.Cut(rest, " ")
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			for _, name := range want {
+				if !slices.Contains(got, name) {
+					t.Errorf("%s is not served", name)
+				}
+			}
+			for _, name := range got {
+				if !slices.Contains(want, name) {
+					t.Errorf("%s is not in the list", name)
+				}
+			}
+			t.Log(fmt.Sprint(len(got), len(want)))
+		}
+	})
+}
