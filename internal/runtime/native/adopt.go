@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
@@ -120,7 +121,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 		}
 	}
 	for _, c := range r.containersOf(s.rec.ID) {
-		if err := r.adoptContainer(c, alive[c.rec.ID]); err != nil {
+		if err := r.adoptContainer(ctx, c, s.mon, alive[c.rec.ID]); err != nil {
 			return err
 		}
 	}
@@ -141,7 +142,10 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-func (r *Runtime) adoptContainer(c *container, alive bool) error {
+func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor, alive bool) error {
+	if c.rec.StartedAt == 0 && c.rec.FinishedAt == 0 && c.sandbox.rec.Protocol >= 2 && r.adoptStarting(ctx, c, m, alive) {
+		return nil
+	}
 	e, ended, err := loadExit(r.containerDir(c.rec.ID))
 	if err != nil {
 		klog.Background().Error(err, "Exit of a container can't be read", "container", c.rec.ID)
@@ -152,13 +156,10 @@ func (r *Runtime) adoptContainer(c *container, alive bool) error {
 		c.finished.Do(func() { close(c.done) })
 		close(c.started)
 	case c.rec.StartedAt == 0 && !alive && !ended:
-		// created, or its start never reached the monitor: it can be started
-		if err := r.groups.end(c.rec.Cgroup); err != nil {
-			klog.Background().Error(err, "Cgroup of a created container stays for now", "container", c.rec.ID)
-		}
+		r.adoptCreated(c)
 	case c.rec.StartedAt == 0:
-		// We died between its start and the record of it. Nobody was told
-		// that it runs, so it counts as a start that failed.
+		// We died between its start and the record of it, and its monitor, of an earlier release or
+		// without an answer, doesn't tell whether the process began: a start that failed.
 		close(c.started)
 		r.groups.killAll(c.rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
@@ -179,6 +180,50 @@ func (r *Runtime) adoptContainer(c *container, alive bool) error {
 		r.exited(c, e)
 	}
 	return nil
+}
+
+// adoptCreated adopts a container that was created, or whose start never reached the monitor,
+// or whose helper ended before the process began: it can be started.
+func (r *Runtime) adoptCreated(c *container) {
+	c.rec.LaunchedAt, c.rec.User = 0, nil
+	if err := r.groups.end(c.rec.Cgroup); err != nil {
+		klog.Background().Error(err, "Cgroup of a created container stays for now", "container", c.rec.ID)
+	}
+}
+
+// adoptStarting adopts a container whose start was not recorded, from a monitor that knows
+// whether its process began (L7.70); false when that can't be had from it. A helper that is still on its way
+// ends as soon as it asks the carob that is gone, or becomes the process: that is waited for.
+func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor, alive bool) bool {
+	began, pid := false, 0
+	if alive {
+		var err error
+		if began, pid, err = m.begun(c.rec.ID); err != nil && !errors.Is(err, unix.ESRCH) {
+			klog.FromContext(ctx).Error(err, "How the start of a container went is not known", "container", c.rec.ID)
+			return false
+		}
+	}
+	// An end that its monitor wrote is that of the user's process.
+	e, ended, err := loadExit(r.containerDir(c.rec.ID))
+	if err != nil {
+		return false
+	}
+	if !began && !ended {
+		r.adoptCreated(c)
+		return true
+	}
+	c.rec.StartedAt, c.rec.Pid = c.rec.LaunchedAt, pid
+	if c.rec.StartedAt == 0 {
+		c.rec.StartedAt = time.Now().UnixNano()
+	}
+	if err := r.saveContainer(c); err != nil {
+		klog.FromContext(ctx).Error(err, "Start of a container was not written", "container", c.rec.ID)
+	}
+	close(c.started)
+	if ended {
+		r.exited(c, e)
+	}
+	return true
 }
 
 func dirNames(dir string) ([]string, error) {

@@ -34,7 +34,7 @@ var attacks = map[string]func(){
 	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull, "mounts": attackMounts,
 	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit, "abstract-sockets": attackSockets, "ipc": attackIPC,
 	"keyrings": attackKeyrings, "descriptors": attackDescriptors, "net": attackNet, "bomb": attackBomb,
-	"peek": attackPeek,
+	"peek": attackPeek, "race": attackRace,
 }
 
 // must records an attempt that has to fail.
@@ -349,6 +349,64 @@ func attackPeek() {
 	}
 }
 
+// attackRace watches for processes that come into its PID namespace and takes what it can of
+// them before they are the user's: a root that is not the container's, a process with more rights, a file.
+func attackRace() {
+	runtime.UnlockOSThread()
+	mine := capsOf("self")
+	seen := map[string]int{}
+	var known [65536]uint8
+	for self := os.Getpid(); ; {
+		if _, err := os.Stat("/tmp/stop"); err == nil {
+			break
+		}
+		dir, err := os.Open("/proc")
+		if err != nil {
+			continue
+		}
+		names, _ := dir.Readdirnames(-1)
+		dir.Close()
+		for _, name := range names {
+			pid, err := strconv.Atoi(name)
+			if err != nil || pid == self || pid >= len(known) || known[pid] > 40 {
+				continue
+			}
+			known[pid]++
+			if reachable("/proc/"+name+"/root") != nil {
+				continue
+			}
+			seen["blocked: looked at a process"]++
+			if reachable("/proc/"+name+"/root"+os.Getenv("VICTIM")) == nil || reachable("/proc/"+name+"/cwd"+os.Getenv("VICTIM")) == nil {
+				seen["ESCAPED: a process with the host's root"]++
+			}
+			if caps := capsOf(name); caps&^mine != 0 {
+				seen[fmt.Sprintf("ESCAPED: a process with more capabilities: %x", caps&^mine)]++
+			}
+			fds, _ := os.ReadDir("/proc/" + name + "/fd")
+			for _, fd := range fds {
+				link := "/proc/" + name + "/fd/" + fd.Name()
+				target, err := os.Readlink(link)
+				var st unix.Stat_t
+				if err == nil && unix.Stat(link, &st) == nil && (strings.HasSuffix(target, "/cgroup.procs") || reachable(link+os.Getenv("VICTIM")) == nil) {
+					seen["ESCAPED: an open "+target]++
+				}
+			}
+		}
+	}
+	for what, n := range seen {
+		fmt.Println(what, "–", n, "times")
+	}
+}
+
+// capsOf are the effective capabilities of a process; none when it is gone.
+func capsOf(pid string) uint64 {
+	b, _ := os.ReadFile("/proc/" + pid + "/status")
+	_, rest, _ := strings.Cut(string(b), "CapEff:\t")
+	line, _, _ := strings.Cut(rest, "\n")
+	caps, _ := strconv.ParseUint(line, 16, 64)
+	return caps
+}
+
 func attackPodInit() {
 	for _, f := range []string{"root", "root/etc", "cwd", "exe", "environ", "mem", "maps", "fd/0", "ns/mnt", "ns/pid"} {
 		p := "/proc/1/" + f
@@ -475,6 +533,10 @@ func attackOverwrite() {
 			fd, err := unix.Open(exe, unix.O_PATH, 0)
 			if err != nil {
 				seen["blocked: open: "+err.Error()]++
+				continue
+			}
+			if now, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil || now != target {
+				unix.Close(fd) // it has become the container's own program meanwhile
 				continue
 			}
 			if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0); err == nil {

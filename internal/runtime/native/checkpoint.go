@@ -24,6 +24,7 @@ const (
 	StepStartLimits  Step = "start/limits"
 	StepStartDevices Step = "start/devices"
 	StepStartClone   Step = "start/clone"
+	StepStartLaunch  Step = "start/launch"
 	StepStartHelper  Step = "start/helper"
 	StepStartRecord  Step = "start/record"
 
@@ -45,7 +46,7 @@ const (
 var Steps = []Step{
 	StepSandboxDirs, StepSandboxUserNS, StepSandboxNetwork, StepSandboxFiles, StepSandboxMonitor, StepSandboxSetup, StepSandboxRecord,
 	StepCreateImage, StepCreateDirs, StepCreateLayer, StepCreateProgram, StepCreateRecord,
-	StepStartProgram, StepStartCgroup, StepStartLimits, StepStartDevices, StepStartClone, StepStartHelper, StepStartRecord,
+	StepStartProgram, StepStartCgroup, StepStartLimits, StepStartDevices, StepStartClone, StepStartLaunch, StepStartHelper, StepStartRecord,
 	StepStopKill, StepEndCgroup, StepEndRecord, StepHaltMonitor, StepHaltNetwork, StepHaltMounts, StepHaltRecord,
 	StepRemoveLayer, StepRemoveCgroup, StepRemoveDir, StepRemovePod,
 }

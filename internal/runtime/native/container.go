@@ -264,6 +264,8 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 	for target, name := range map[string]string{"/etc/hostname": "hostname", "/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf"} {
 		pl.etc[target] = filepath.Join(r.sandboxDir(s.rec.ID), name)
 	}
+	_, mode, _ := startFlags(c)
+	pl.late = r.host.foreignProc && (mode == pidPod || mode == pidTarget) && r.lateForks(s)
 	pl.shm = filepath.Join(r.runDir(s.rec.ID), "shm")
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
 		pl.shm = "/dev/shm"

@@ -20,9 +20,12 @@ import (
 // maxSyncOutput is how much of each stream ExecSync keeps, as CRI asks.
 const maxSyncOutput = 16 << 20
 
-// outputDrain is how long output is read on after the process has ended while
-// something it left behind still holds its streams.
+// outputDrain is how long ExecSync reads output on after the process has ended while
+// something it left behind still holds its streams: a hook or a probe does not wait for a daemon.
 const outputDrain = time.Second
+
+// clientCheck is how often a client that reads what was left behind is asked whether it is there.
+const clientCheck = time.Second
 
 // ExecSync runs a command and answers its output, of each stream at most
 // 16 MiB. A timeout kills it and is codes.DeadlineExceeded (L5.20).
@@ -69,6 +72,22 @@ type execCall struct {
 	out, err io.Writer
 	tty      bool
 	resize   <-chan terminalSize
+	client   bool // somebody reads as long as there is something to come
+}
+
+// gone says that the client takes nothing any more: a write of nothing tells it.
+func (c *execCall) gone() bool {
+	if c.err == nil && c.out == io.Discard {
+		return true
+	}
+	for _, w := range []io.Writer{c.out, c.err} {
+		if w != nil {
+			if _, err := w.Write(nil); err != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 type terminalSize struct{ rows, cols uint16 }
@@ -88,13 +107,15 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if rec.User == nil {
 		return 0, status.Errorf(codes.Internal, "the user of container %q is not known", rec.ID)
 	}
-	p := pl.execProgram(call.cmd, call.tty, 0, 0, *rec.User)
+	_, mode, _ := startFlags(c)
+	fork := mode != pidHost && r.lateForks(c.sandbox)
+	p := pl.execProgram(call.cmd, call.tty, 0, 0, *rec.User, fork)
 	io_, err := openStreams(call)
 	if err != nil {
 		return 0, err
 	}
 	defer io_.close()
-	x := execStart{id: rec.ID, stdio: io_.theirs, tty: call.tty}
+	x := execStart{id: rec.ID, stdio: io_.theirs, tty: call.tty, late: fork}
 	if x.helper, err = r.programs.theHelper(); err != nil {
 		return 0, err
 	}
@@ -111,7 +132,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		}
 	}
 	defer kill() // whatever the way out, the process does not outlive the call
-	if _, _, err = r.runProgram(ctx, pl, p, specs.StateRunning, func(spec, report *os.File) (int, error) {
+	if _, _, err = r.runProgram(ctx, pl, p, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
 		x.spec, x.status = spec, report
 		var err error
 		if run, err = m.exec(x); errors.Is(err, unix.ESRCH) {
@@ -130,16 +151,33 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	select {
 	case e := <-run.done:
 		run = nil
-		select {
-		case <-copied:
-		case <-time.After(outputDrain):
-		case <-ctx.Done():
-		}
+		call.drain(ctx, copied)
 		return int32(e.n[0]), nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-m.gone:
 		return 0, errMonitorGone
+	}
+}
+
+// drain reads on after the process has ended, until all that it left behind has let go of its
+// streams, as containerd and CRI-O do, or nobody reads them.
+func (c *execCall) drain(ctx context.Context, copied <-chan struct{}) {
+	wait := outputDrain
+	if c.client {
+		wait = clientCheck
+	}
+	for {
+		select {
+		case <-copied:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+			if !c.client || c.gone() {
+				return
+			}
+		}
 	}
 }
 
@@ -215,6 +253,7 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 		go func() {
 			defer close(done)
 			_, _ = io.Copy(call.out, master) // ends with EIO when the last process lets go
+			master.Close()                   // or with a client that reads no more: they are hung up
 		}()
 		return done, nil
 	}
@@ -238,6 +277,7 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 		}
 		wg.Go(func() {
 			_, _ = io.Copy(w, s.ours[i]) // a client that reads no more is no failure
+			s.ours[i].Close()            // but who still writes is told
 		})
 	}
 	go func() {

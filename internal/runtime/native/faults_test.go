@@ -231,6 +231,118 @@ func TestCrashAtEveryStep(t *testing.T) {
 	w.emptied()
 }
 
+// TestKilledDuringStart: carob is killed at each step of a start and at moments between them. The
+// next one finds a container that was never started, and can start it, or one whose process began:
+// it runs on, or ended as it did. Never a start that failed (L7.70).
+func TestKilledDuringStart(t *testing.T) {
+	const name = "moment"
+	if dir := os.Getenv(crashDir); dir != "" {
+		w := unopened(t, dir, os.Getenv(crashDir+"_CGROUP"))
+		step, after, _ := strings.Cut(os.Getenv(crashDir+"_STEP"), "+")
+		wait, err := time.ParseDuration(after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		die := func() {
+			if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			select {}
+		}
+		b := &breaker{at: Step(step), do: func(string) error {
+			if wait == 0 {
+				die()
+			}
+			go func() {
+				for at := time.Now(); time.Since(at) < wait; {
+				}
+				die()
+			}()
+			return nil
+		}}
+		w.cfg.Checkpoint = b.checkpoint
+		w.open()
+		sb, sbc := w.sandbox(name)
+		id := w.create(sb, sbc, "c", shell(os.Getenv(crashDir+"_SCRIPT")), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }))
+		w.start(id)
+		select {} // until the moment has come
+	}
+	w := newWorld(t)
+	var moments []string
+	for _, s := range Steps {
+		if strings.HasPrefix(string(s), "start/") {
+			moments = append(moments, string(s)+"+0s")
+		}
+	}
+	for i := range 16 {
+		moments = append(moments, fmt.Sprintf("%s+%v", StepStartClone, time.Duration(i+1)*300*time.Microsecond), fmt.Sprintf("%s+%v", StepStartLaunch, time.Duration(i+1)*100*time.Microsecond))
+	}
+	count := map[cri.ContainerState]int{}
+	for i, moment := range moments {
+		script, code := "echo began; exec sleep 1000", int32(0)
+		if i%3 == 2 {
+			script, code = "echo began; exit 7", 7
+		}
+		if err := w.r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledDuringStart$")
+		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot, crashDir+"_STEP="+moment, crashDir+"_SCRIPT="+script)
+		out, err := cmd.CombinedOutput()
+		if ws, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); err == nil || !ok || !ws.Signaled() {
+			t.Fatalf("%s: the process was not killed: %v\n%s", moment, err, out)
+		}
+		w.open()
+		list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+		if err != nil || len(list.Containers) != 1 {
+			t.Fatalf("%s: %v, %v", moment, list, err)
+		}
+		id, sbc := list.Containers[0].Id, w.sandboxConfig(name)
+		c, err := w.r.container(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := func() bool {
+			b, err := os.ReadFile(filepath.Join(sbc.LogDirectory, "c.log"))
+			return err == nil && strings.Contains(string(b), "began")
+		}
+		st := c.status()
+		count[st.State]++
+		switch {
+		case st.State == cri.ContainerState_CONTAINER_CREATED:
+			if began() {
+				t.Errorf("%s: its process began, and it counts as never started", moment)
+			}
+			w.start(id)
+			if code == 0 {
+				w.inside(id)
+			}
+		case st.State == cri.ContainerState_CONTAINER_RUNNING && code == 0:
+			w.inside(id)
+			if x, err := w.exec(id, "id", "-u"); err != nil || string(x.Stdout) != "1000\n" {
+				t.Errorf("%s: its user is not known: %v, %v", moment, x, err)
+			}
+			w.eventually(moment+": the process that runs began", began)
+		}
+		if code != 0 || st.State == cri.ContainerState_CONTAINER_EXITED {
+			if st := w.wait(id); st.ExitCode != code || st.Reason != "Error" || st.StartedAt == 0 {
+				t.Errorf("%s: it ended, %v", moment, st)
+			}
+			if !began() {
+				t.Errorf("%s: what ended never began", moment)
+			}
+		}
+		w.emptied()
+		if err := os.RemoveAll(sbc.LogDirectory); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Log(count)
+	if count[cri.ContainerState_CONTAINER_CREATED] == 0 || count[cri.ContainerState_CONTAINER_RUNNING]+count[cri.ContainerState_CONTAINER_EXITED] == 0 {
+		t.Error("the moments are all on one side of the start")
+	}
+}
+
 // inside is the host's id of a container's first process, which must answer.
 func (w *world) inside(id string) int {
 	w.tb.Helper()

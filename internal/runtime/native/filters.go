@@ -71,7 +71,7 @@ func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*filte
 	if err != nil {
 		return nil, fmt.Errorf("the default seccomp profile: %w", err)
 	}
-	f.byCap[caps] = &filter{bpf: prog.BPF, flags: prog.Flags}
+	f.byCap[caps] = newFilter(prog)
 	return f.byCap[caps], nil
 }
 
@@ -114,7 +114,7 @@ func (f *filters) file(name string) (*filter, error) {
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: %v", name, err)
 	}
-	made := &filter{bpf: prog.BPF, flags: prog.Flags}
+	made := newFilter(prog)
 	if prog.Notify {
 		if !filepath.IsAbs(profile.ListenerPath) {
 			return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: SCMP_ACT_NOTIFY needs a listenerPath, where an agent takes the calls", name)

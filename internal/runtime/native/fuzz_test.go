@@ -217,7 +217,7 @@ func TestSanitised(t *testing.T) {
 	os.WriteFile(log, nil, 0o666)
 	os.Chmod(log, 0o666)
 	const tests = "^(TestContainerLife|TestExitCodes|TestStop|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestImageVolume|" +
-		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
+		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestAttachLate|TestKilledDuringStart|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
 	innerRun(t, dir, tests)
 	if report, err := os.ReadFile(log); err != nil || len(report) > 0 {
 		t.Errorf("%v\n%s", err, report)

@@ -14,7 +14,22 @@ func findHostFacts() hostFacts {
 		f.apparmor = exists("/sys/kernel/security/apparmor")
 	}
 	f.selinux = exists("/sys/fs/selinux/enforce")
+	f.foreignProc = mountsForeignProc()
 	return f
+}
+
+func mountsForeignProc() bool {
+	fd, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	ns, err := os.Open("/proc/self/ns/pid")
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	return unix.FsconfigSetFd(fd, "pidns", rawFD(ns)) == nil
 }
 
 func boundingSet() uint64 {

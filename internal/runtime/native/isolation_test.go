@@ -329,6 +329,52 @@ func TestHelperModeChanged(t *testing.T) {
 	}
 }
 
+// TestRaceForRoot: a container with SYS_PTRACE watches for processes that are just being made in
+// its PID namespace, by an exec and by the start of a container that shares it. It must never
+// see one with the host's root, with more capabilities than its own, or with a file of the host.
+func TestRaceForRoot(t *testing.T) {
+	needAttacker(t)
+	w := newWorld(t)
+	victim := func(c *cri.ContainerConfig) {
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "VICTIM", Value: []byte(w.dir)})
+	}
+	defaults := securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+	})
+	for name, c := range map[string]struct {
+		pid    cri.NamespaceMode
+		change func(*cri.ContainerConfig)
+	}{
+		"own": {cri.NamespaceMode_CONTAINER, func(*cri.ContainerConfig) {}}, "own-filter": {cri.NamespaceMode_CONTAINER, defaults},
+		"shared": {cri.NamespaceMode_POD, func(*cri.ContainerConfig) {}}, "shared-filter": {cri.NamespaceMode_POD, defaults},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
+			sb, sbc := w.sandbox(name, func(s *cri.PodSandboxConfig) { s.Linux.SecurityContext.NamespaceOptions.Pid = c.pid })
+			id := w.run(sb, sbc, "race", attacker("race"), victim, c.change, addCaps("SYS_PTRACE"))
+			for i := range 40 {
+				if x, err := w.exec(id, "true"); err != nil || x.ExitCode != 0 {
+					t.Fatal(x, err)
+				}
+				if c.pid == cri.NamespaceMode_POD && w.r.host.foreignProc && i%4 == 0 {
+					other := w.run(sb, sbc, fmt.Sprint("other", i), shell("test $(readlink /proc/self) -gt 1"), c.change)
+					if st := w.wait(other); st.ExitCode != 0 {
+						t.Errorf("another container: %v", st)
+					}
+				}
+			}
+			if _, err := w.exec(id, "touch", "/tmp/stop"); err != nil {
+				t.Fatal(err)
+			}
+			lines := w.judge(sbc, id, "race")
+			t.Log(strings.Join(lines, "\n"))
+			if len(lines) < 2 {
+				t.Error("it saw no process: nothing was raced")
+			}
+		})
+	}
+}
+
 // TestMonitorGivesUp: the monitor of a pod holds no capability that it does not need, what it
 // starts has all that it had, and a container that sees it can't look into it.
 func TestMonitorGivesUp(t *testing.T) {

@@ -26,6 +26,7 @@ const (
 	msgAttach
 	msgList
 	msgQuit
+	msgBegun
 
 	replyDone     = 32
 	eventExit     = 33
@@ -44,6 +45,8 @@ const (
 	flagPodPID
 	flagOwner
 	flagLogFD
+	flagNews
+	flagLate
 )
 
 // Where a container's process IDs live.
@@ -338,6 +341,7 @@ func (m *monitor) setup(s podSetup) error {
 type containerStart struct {
 	id, logPath, pidTarget string
 	flags, pidMode         int
+	late                   bool // the helper enters the PID namespace of pidMode itself
 	helper, spec, status   *os.File
 	dir                    *os.File // where the exit code goes
 	oom, cgroup            *os.File // may be nil
@@ -358,6 +362,7 @@ func (m *monitor) start(s containerStart) (pid int, err error) {
 		s.flags |= flagLogFD
 		files = append(files, s.log)
 	}
+	s.flags |= m.newsFlags(s.late)
 	a, err := m.call(record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
 	if err != nil {
 		return 0, fmt.Errorf("starting the container's process: %w", err)
@@ -371,6 +376,7 @@ type execStart struct {
 	helper, spec, status *os.File
 	stdio                [3]*os.File // with a terminal only the last: its console socket
 	tty                  bool
+	late                 bool // as in containerStart
 	cgroup               *os.File
 }
 
@@ -392,6 +398,7 @@ func (m *monitor) exec(s execStart) (*running, error) {
 		r.n[0] |= flagCgroupFD
 		files = append(files, s.cgroup)
 	}
+	r.n[0] |= int64(m.newsFlags(s.late))
 	x := &running{m: m, done: make(chan record, 1)}
 	m.mu.Lock()
 	m.seq++
@@ -431,6 +438,24 @@ func (m *monitor) reopenLog(id string, log *os.File) error {
 	}
 	_, err := m.call(r, log)
 	return err
+}
+
+// newsFlags have the monitor listen to the helper.
+func (m *monitor) newsFlags(late bool) int {
+	switch {
+	case m.protocol() < 2:
+		return 0
+	case late:
+		return flagNews | flagLate
+	}
+	return flagNews
+}
+
+// begun waits until the helper of a container has become the user's process, whose id it
+// answers, or has ended without (unix.ESRCH, too).
+func (m *monitor) begun(id string) (began bool, pid int, err error) {
+	a, err := m.call(record{code: msgBegun, s: [4]string{id}})
+	return a.n[1] != 0, int(a.n[2]), err
 }
 
 func (m *monitor) protocol() int {

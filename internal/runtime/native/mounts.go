@@ -297,7 +297,7 @@ func (pl *containerPlan) openCgroupView(p *program) map[string]int {
 }
 
 // mountSystem makes /proc, /dev, /sys and what belongs into them.
-func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views map[string]int) {
+func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views map[string]int, pidns int) {
 	mounts := pl.config.Mounts
 	uid, gid := pl.usernsIDs.hostRoot()
 	owner := ""
@@ -307,7 +307,11 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	if pl.fileLabel != "" {
 		owner += "," + pl.context()
 	}
-	if !mountsAt(mounts, "/proc") {
+	switch {
+	case mountsAt(mounts, "/proc"):
+	case pidns >= 0:
+		p.proc("/proc", pidns)
+	default:
 		p.mount("proc", "proc", "/proc", "", stdFlags)
 	}
 	if !mountsAt(mounts, "/dev") {

@@ -13,6 +13,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/seccomp"
 )
 
 // containerPlan is everything that decides what a container looks like from
@@ -41,6 +43,7 @@ type containerPlan struct {
 	selinux   string       // label to exec under; "" for none
 	fileLabel string       // of the container's own files; "" for none
 	hooks     *specs.Hooks // nil: none
+	late      bool         // it starts among processes of others, so they see it as late as can be
 }
 
 // imageMount is an image that a container mounts.
@@ -54,6 +57,15 @@ type filter struct {
 	bpf   []byte
 	flags uint
 	agent *seccompAgent // decides some calls; nil when the filter decides all
+	forks bool          // it lets the helper do what it does about fork
+}
+
+func newFilter(p *seccomp.Program) *filter {
+	f := &filter{bpf: p.BPF, flags: p.Flags, forks: p.Allows(unix.SYS_CLONE, unix.CLONE_PARENT|uint64(unix.SIGCHLD)) && p.Allows(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)}
+	for _, call := range []int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_SETSID, unix.SYS_EXIT_GROUP} {
+		f.forks = f.forks && p.Allows(call)
+	}
+	return f
 }
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -151,6 +163,11 @@ func (pl *containerPlan) program() (*program, error) {
 	}
 	env := envOf(c, &pl.image.Config, pl.hostname)
 	p := &program{}
+	pidns := -1
+	if pl.late {
+		p.enter()
+		pidns = p.open("/proc/self/ns/pid_for_children", unix.O_RDONLY)
+	}
 	cpu := pl.joinGroups(p)
 	// Lowering it needs CAP_SYS_RESOURCE; a host that withholds it is degraded, not broken.
 	p.write("/proc/self/oom_score_adj", fmt.Sprint(c.GetLinux().GetResources().GetOomScoreAdj()))
@@ -166,6 +183,7 @@ func (pl *containerPlan) program() (*program, error) {
 		userns = p.open(pl.userns, unix.O_RDONLY)
 	}
 	late := pl.openLate(p, cpu)
+	late.fork = pl.late
 	null := p.tree("/dev/null", false)
 	p.attr(null, unix.MOUNT_ATTR_RDONLY, unix.MS_PRIVATE, false, noUserNS) // or its root could change the host's mode
 	// Sources are opened while our mounts are still peers of the host's, so
@@ -195,7 +213,7 @@ func (pl *containerPlan) program() (*program, error) {
 	if err := pl.mountRoot(p, userns); err != nil {
 		return nil, err
 	}
-	pl.mountSystem(p, sc.GetPrivileged(), shm, views)
+	pl.mountSystem(p, sc.GetPrivileged(), shm, views, pidns)
 	for _, target := range sortedKeys(etc) {
 		p.attr(etc[target], etcAttr, unix.MS_PRIVATE, false, userns)
 		p.attach(etc[target], target, procNever)
@@ -295,7 +313,11 @@ func (pl *containerPlan) joinGroups(p *program) (cpu int) {
 
 // late are slots of the files that take what the process is confined to at its
 // exec; opened while /proc and /sys are the host's, since a container's may be anything.
-type late struct{ cpu, apparmor, selinux int }
+type late struct {
+	cpu, apparmor, selinux int
+
+	fork bool // at the end it becomes a process that those of the container see
+}
 
 func (pl *containerPlan) openLate(p *program, cpu int) (l late) {
 	l.cpu = cpu
@@ -334,7 +356,14 @@ func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContex
 	if pl.selinux != "" {
 		p.writeSlot(l.selinux, pl.selinux)
 	}
+	if l.fork {
+		p.shed()
+	}
 	nnp := sc.GetNoNewPrivs()
+	if pl.filter != nil && l.fork && !pl.filter.forks && !nnp {
+		p.fork() // the filter would not let it later
+		l.fork = false
+	}
 	if pl.filter != nil && !nnp {
 		p.seccomp(pl.filter.bpf, pl.filter.flags)
 	}
@@ -346,20 +375,32 @@ func (pl *containerPlan) become(p *program, sc *cri.LinuxContainerSecurityContex
 		p.noNewPrivs()
 	}
 	p.lookup(argv, env)
+	if l.fork && (pl.filter == nil || !nnp || !pl.filter.forks) {
+		p.fork()
+		l.fork = false
+	}
 	if pl.filter != nil && nnp {
 		p.seccomp(pl.filter.bpf, pl.filter.flags)
+	}
+	if l.fork {
+		p.fork()
 	}
 	p.exec()
 }
 
-// execProgram is one more process in a running container.
-func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32, id identity) *program {
+// execProgram is one more process in a running container; with fork the container sees
+// it as late as can be.
+func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32, id identity, fork bool) *program {
 	sc := pl.config.GetLinux().GetSecurityContext()
 	p := &program{}
+	if fork {
+		p.enter()
+	}
 	cpu := pl.joinGroups(p)
 	p.write("/proc/self/oom_score_adj", fmt.Sprint(pl.config.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
 	late := pl.openLate(p, cpu)
+	late.fork = fork
 	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
 	if pl.groups.v2 {
 		kinds |= unix.CLONE_NEWCGROUP

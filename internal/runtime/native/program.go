@@ -43,6 +43,10 @@ const (
 	opLookup
 	opExec
 	opGate
+	opEnter
+	opProc
+	opShed
+	opFork
 )
 
 const flagOptional = 1
@@ -296,6 +300,21 @@ func (p *program) exec() { p.add(record{code: opExec}) }
 
 // gate waits until a byte comes, or fails with the other side's end.
 func (p *program) gate() { p.add(record{code: opGate}) }
+
+// enter has fork make its process in the PID namespace of the process that the monitor named.
+// It comes first.
+func (p *program) enter() { p.add(record{code: opEnter}) }
+
+// proc mounts the /proc of the PID namespace that is open in a slot.
+func (p *program) proc(target string, pidns int) {
+	p.add(record{code: opProc, n: [4]int64{int64(pidns)}, s: [4]string{target}})
+}
+
+// shed closes every file that the process made by fork must not show; after it no slot is left.
+func (p *program) shed() { p.add(record{code: opShed}) }
+
+// fork goes on as a process that those of the PID namespace see and may trace.
+func (p *program) fork() { p.add(record{code: opFork}) }
 
 // encode is the program as the helper reads it.
 func (p *program) encode() ([]byte, error) {

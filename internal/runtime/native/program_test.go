@@ -262,7 +262,13 @@ func samplePrograms(tb testing.TB) []*program {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	shared := *pl
+	shared.late = true
+	q, err := shared.program()
+	if err != nil {
+		tb.Fatal(err)
+	}
 	gate := &program{}
 	gate.gate()
-	return []*program{p, pl.execProgram([]string{"/bin/ls"}, true, 24, 80, identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}), gate}
+	return []*program{p, q, pl.execProgram([]string{"/bin/ls"}, true, 24, 80, identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}, true), gate}
 }

@@ -15,11 +15,13 @@ import (
 // dialogue is the talk with one helper: it sends reports, and files of the image
 // that decide how its program goes on.
 type dialogue struct {
-	program  *program
-	waiting  func() error         // called while the helper waits for its first answer; nil: nothing to do
-	listener func(*os.File) error // takes the listener of a seccomp filter and closes it
+	program   *program
+	waiting   func() error          // called while the helper waits for its first answer; nil: nothing to do
+	launching func(*identity) error // called with who it will be, before its last answer; nil: nothing to do
+	listener  func(*os.File) error  // takes the listener of a seccomp filter and closes it
 
 	id    *identity
+	pid   int  // of the process that the helper went on as; 0: it is the one it was
 	ready bool // all is done but the exec
 	files [][]byte
 	fds   []int
@@ -31,6 +33,7 @@ const (
 	reportFailure  = 'E'
 	reportFile     = 'F'
 	reportListener = 'L'
+	reportProcess  = 'P'
 	reportReady    = 'X'
 
 	maxReport = 4 << 20 // bytes of one file
@@ -93,6 +96,10 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 		switch kind {
 		case reportFailure:
 			return used, d.program.failure(int(op), stage, errno, string(data))
+		case reportProcess:
+			if d.pid == 0 { // who comes later may be the container's
+				d.pid = int(errno)
+			}
 		case reportReady:
 			d.ready = true
 		case reportFile:
@@ -113,6 +120,11 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 				return used, err
 			}
 			d.id, d.files = id, nil
+			if d.launching != nil && id != nil {
+				if err := d.launching(id); err != nil {
+					return used, err
+				}
+			}
 			if _, err := c.Write(answer); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 				return used, fmt.Errorf("answering the helper: %w", err)
 			}
@@ -180,6 +192,10 @@ func (p *program) failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("giving the process its standard streams (/dev/null of the container): %w", errno)
 	case opSeccomp:
 		return fmt.Errorf("error loading seccomp filter into kernel: %w", errno)
+	case opFork, opEnter:
+		return fmt.Errorf("making a process in the container's process namespace: %w", errno)
+	case opProc:
+		return fmt.Errorf("error mounting \"proc\" to rootfs at %q: %w", o.s[0], errno)
 	case opCreds:
 		return fmt.Errorf("setting user and capabilities: %w", errno)
 	}

@@ -49,6 +49,8 @@ type hostFacts struct {
 	caps     uint64 // our own bounding set: no container gets more
 	apparmor bool
 	selinux  bool
+
+	foreignProc bool // the /proc of another PID namespace can be mounted (Linux 6.17)
 }
 
 // New builds the runtime and re-adopts every sandbox and container it finds in

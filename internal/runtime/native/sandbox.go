@@ -134,6 +134,7 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if s.mon.cmd != nil {
 		s.rec.Monitor = s.mon.cmd.Process.Pid
 	}
+	s.rec.Protocol = s.mon.protocol()
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 // TestSizeOfC: what runs as root outside the memory-safe language stays small.
 func TestSizeOfC(t *testing.T) {
-	const most = 1800
+	const most = 1900
 	total := 0
 	for _, pattern := range []string{"csrc/*.c", "csrc/*.h"} {
 		files, err := filepath.Glob(pattern)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 )
 
 // StartContainer starts the container's process. A program that can't be
@@ -45,6 +46,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		r.groups.killAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
+			rec.User = nil
 			if givenUp {
 				rec.StartedAt, rec.ExitCode, rec.Reason = rec.FinishedAt, killedExit, "Error"
 			}
@@ -72,6 +74,18 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	default:
 	}
 	return &cri.StartContainerResponse{}, nil
+}
+
+// launching records who the container's process will be, before it can be: a runtime that
+// finds the process running, because this one was killed, must know.
+func (r *Runtime) launching(c *container, id *identity) error {
+	c.mu.Lock()
+	c.rec.LaunchedAt, c.rec.User = time.Now().UnixNano(), id
+	c.mu.Unlock()
+	if err := r.saveContainer(c); err != nil { // only a crash in the next milliseconds would miss it
+		klog.Background().V(2).Info("Start of a container was not written yet", "container", c.rec.ID, "reason", err)
+	}
+	return r.through(StepStartLaunch, c.rec.ID)
 }
 
 // endUnseen ends a container that was being started while its sandbox died, and that
@@ -126,7 +140,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err := errors.Join(r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
 		return 0, nil, err
 	}
-	st := containerStart{id: pl.id, logPath: c.rec.LogPath}
+	st := containerStart{id: pl.id, logPath: c.rec.LogPath, late: pl.late}
 	if st.helper, err = r.programs.theHelper(); err != nil {
 		return 0, nil, err
 	}
@@ -156,7 +170,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		}
 		open = append(open, st.cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(spec, report *os.File) (int, error) {
+	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 		st.spec, st.status = spec, report
 		pid, err := m.start(st)
 		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
@@ -170,8 +184,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
 }
 
-// runProgram has start run a program and waits for its outcome.
-func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program, state specs.ContainerState, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+// runProgram has start run a program and waits for its outcome. launching, if it is not nil, hears who
+// the process will be before the helper does.
+func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program, state specs.ContainerState, launching func(*identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
@@ -195,7 +210,7 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 		return 0, nil, err
 	}
 	stop := context.AfterFunc(ctx, kill)
-	talk := dialogue{program: p}
+	talk := dialogue{program: p, launching: launching}
 	if pl.filter != nil && pl.filter.agent != nil {
 		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.secretDir(pl.id), pid, state) }
 	}
@@ -203,6 +218,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 		talk.waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
 	err = talk.talk(ours)
+	if talk.pid != 0 {
+		pid = talk.pid
+	}
 	if !stop() && ctx.Err() != nil {
 		return pid, nil, ctx.Err()
 	}
@@ -252,6 +270,12 @@ func startFlags(c *container) (flags, pidMode int, target string) {
 		}
 	}
 	return flags, pidMode, target
+}
+
+// lateForks says that helpers can enter a PID namespace of the sandbox by themselves, at their end.
+func (r *Runtime) lateForks(s *sandbox) bool {
+	m := s.line()
+	return m != nil && m.protocol() >= 2
 }
 
 // ownsPIDs says that the kernel ends everything in the container with its

@@ -31,6 +31,7 @@ type sandboxRecord struct {
 	IPs       []string `json:"ips,omitempty"`
 	Monitor   int      `json:"monitor,omitempty"` // pid, for whoever looks
 	UserNS    string   `json:"userns,omitempty"`
+	Protocol  int      `json:"protocol,omitempty"` // its monitor's
 }
 
 // containerRecord is what is kept of a container on disk, beside the file
@@ -47,6 +48,7 @@ type containerRecord struct {
 	Cgroup     string          `json:"cgroup"`
 	Hostname   string          `json:"hostname,omitempty"`
 	CreatedAt  int64           `json:"createdAt"`
+	LaunchedAt int64           `json:"launchedAt,omitempty"` // when its helper was let go on; whether it began, the monitor knows
 	StartedAt  int64           `json:"startedAt,omitempty"`
 	FinishedAt int64           `json:"finishedAt,omitempty"`
 	ExitCode   int32           `json:"exitCode,omitempty"`

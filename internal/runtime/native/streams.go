@@ -74,7 +74,7 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	call := execCall{cmd: cmd, in: in, tty: tty}
+	call := execCall{cmd: cmd, in: in, tty: tty, client: true}
 	if out != nil {
 		call.out = out
 	} else if tty {
@@ -128,18 +128,17 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 }
 
 // Attach connects streams to a running container until it ends, the client
-// goes away or ctx ends.
+// goes away or ctx ends. The first client of an interactive container also gets what came before
+// it, when that was little and a moment ago, even when the container has ended.
 func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
 	if err != nil {
 		return err
 	}
-	if !c.running() {
-		return status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
-	}
+	// Its monitor knows better whether it runs, and for a while holds the output of one that has ended.
 	conn, err := dialMonitorConn(s.r.runDir(c.rec.SandboxID))
 	if err != nil {
-		return err
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running: %v", c.rec.ID, err)
 	}
 	defer conn.Close()
 	req := record{code: msgAttach, s: [4]string{c.rec.ID}}
@@ -154,6 +153,9 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 	a, err := parseRecord(b[:n])
 	if err != nil {
 		return err
+	}
+	if unix.Errno(a.n[0]) == unix.ESRCH {
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
 	}
 	if a.n[0] != 0 {
 		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, unix.Errno(a.n[0]))

@@ -123,6 +123,23 @@ func (p *pipe) expect(t *testing.T, text string) {
 	}
 }
 
+// leavingClient goes away after the first thing that it was sent.
+type leavingClient struct {
+	*pipe
+	left bool
+}
+
+func (c *leavingClient) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	gone := c.left
+	c.left = true
+	c.mu.Unlock()
+	if gone {
+		return 0, io.ErrClosedPipe
+	}
+	return c.pipe.Write(b)
+}
+
 func TestStreamExec(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("stream")
@@ -165,6 +182,31 @@ func TestStreamExec(t *testing.T) {
 		cancel()
 		if err := <-done; err == nil {
 			t.Error("no error")
+		}
+	})
+	t.Run("what is left behind writes on", func(t *testing.T) {
+		out := newPipe()
+		err := s.Exec(bg, id, []string{"sh", "-c", "(sleep 1.3; echo late) & echo first; exit 3"}, nil, out, nil, false, nil)
+		var e utilexec.CodeExitError
+		if !asExit(err, &e) || e.Code != 3 || out.String() != "first\nlate\n" {
+			t.Errorf("%v, %q", err, out)
+		}
+	})
+	for _, tty := range []bool{false, true} {
+		t.Run(fmt.Sprint("nobody reads what is left behind, terminal ", tty), func(t *testing.T) {
+			out := &leavingClient{pipe: newPipe()}
+			err := s.Exec(bg, id, []string{"sh", "-c", "trap '' HUP; sleep 700 & echo first"}, nil, out, nil, tty, nil)
+			if err != nil || !strings.HasPrefix(out.String(), "first") {
+				t.Errorf("%v, %q", err, out)
+			}
+		})
+	}
+	t.Run("a client that leaves", func(t *testing.T) {
+		out := &leavingClient{pipe: newPipe()}
+		err := s.Exec(bg, id, []string{"sh", "-c", "while echo line; do :; done; exit 9"}, nil, out, nil, false, nil)
+		var e utilexec.CodeExitError
+		if !asExit(err, &e) || e.Code != 128+13 && e.Code != 9 {
+			t.Errorf("a process whose output nobody takes: %v", err)
 		}
 	})
 	t.Run("not found", func(t *testing.T) {
@@ -246,6 +288,100 @@ func TestAttach(t *testing.T) {
 		out.expect(t, "3145728")
 		w.wait(id)
 	})
+}
+
+// TestAttachLate: what an interactive container wrote is not lost to a client that comes a moment
+// late, even when the container has ended, nor to one that is slow when it ends.
+func TestAttachLate(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("late")
+	s := w.r.Streams()
+	interactive := func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }
+	t.Run("late, while it runs", func(t *testing.T) {
+		for _, tty := range []bool{false, true} {
+			id := w.run(sb, sbc, fmt.Sprint("late", tty), shell("echo early; echo problem >&2; touch /tmp/said; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			w.inside(id)
+			for range 1000 { // until it has said all
+				if x, err := w.exec(id, "test", "-e", "/tmp/said"); err == nil && x.ExitCode == 0 {
+					break
+				}
+			}
+			out, errs := newPipe(), newPipe()
+			if err := s.Attach(bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
+				t.Error(err)
+			}
+			got := strings.ReplaceAll(out.String(), "\r", "")
+			if !tty && (got != "early\ngot word\n" || errs.String() != "problem\n") || tty && !strings.HasPrefix(got, "early\nproblem\n") {
+				t.Errorf("terminal %v: %q, %q", tty, got, errs)
+			}
+		}
+	})
+	t.Run("late, after its end", func(t *testing.T) {
+		for i := range 10 {
+			id := w.run(sb, sbc, fmt.Sprint("ended", i), shell("echo hi; echo there >&2"), interactive)
+			w.wait(id)
+			out, errs := newPipe(), newPipe()
+			if err := s.Attach(bg, id, strings.NewReader(""), out, errs, false, nil); err != nil || out.String() != "hi\n" || errs.String() != "there\n" {
+				t.Errorf("%v, %q, %q", err, out, errs)
+			}
+			if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition { // kubectl reads the log then
+				t.Errorf("a second client: %v", err)
+			}
+		}
+		id := w.run(sb, sbc, "deaf", shell("echo hi")) // not interactive: its log has it
+		w.wait(id)
+		if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("a container without input: %v", err)
+		}
+	})
+	t.Run("late, after much", func(t *testing.T) {
+		id := w.run(sb, sbc, "much", shell("seq 100000; seq 100000 | while read x; do echo $x; echo $x >&2; test $x = 9000 && break; done; echo end"), interactive)
+		w.wait(id)
+		out, errs := newPipe(), newPipe()
+		if err := s.Attach(bg, id, nil, out, errs, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(out.String()) + len(errs.String()); n > 64<<10 || n < 32<<10 || !strings.HasSuffix(out.String(), "9000\nend\n") || !strings.HasSuffix(errs.String(), "9000\n") {
+			t.Errorf("%d bytes, the last are %q", n, out.String()[max(0, len(out.String())-20):])
+		}
+	})
+	t.Run("a slow client at the end", func(t *testing.T) {
+		slowSB, sbc := w.sandbox("slow")
+		id := w.run(slowSB, sbc, "slow", shell("read x; seq 36000"), interactive) // what the kernel and the monitor hold together
+		out := &slowClient{pipe: newPipe(), go_: make(chan struct{})}
+		inR, inW := io.Pipe()
+		done := make(chan error)
+		go func() { done <- s.Attach(bg, id, inR, out, nil, false, nil) }()
+		fmt.Fprintln(inW, "go")
+		w.wait(id)
+		stopped := make(chan error, 1)
+		go func() { // as the agent does when the last container has ended
+			_, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: slowSB})
+			stopped <- err
+		}()
+		close(out.go_)
+		if err := errors.Join(<-done, <-stopped); err != nil {
+			t.Error(err)
+		}
+		var want strings.Builder
+		for i := range 36000 {
+			fmt.Fprintln(&want, i+1)
+		}
+		if got := out.String(); got != want.String() {
+			t.Errorf("%d of %d bytes, the last are %q", len(got), want.Len(), got[max(0, len(got)-10):])
+		}
+	})
+}
+
+// slowClient takes nothing before it may.
+type slowClient struct {
+	*pipe
+	go_ chan struct{}
+}
+
+func (c *slowClient) Write(b []byte) (int, error) {
+	<-c.go_
+	return c.pipe.Write(b)
 }
 
 func TestPortForward(t *testing.T) {

@@ -19,9 +19,14 @@ enum {
 	FD_SPEC = 3,    // memfd with the program
 	FD_STATUS = 4,  // socket: reports, and the answer to OP_ASK; its end means the exec succeeded
 	FD_CONSOLE = 5, // socket that takes the terminal's master side
-	FD_TARGET = 6,  // pidfd of the container's first process (exec only)
+	FD_TARGET = 6,  // pidfd of a process whose namespaces to join
 	FD_HELPER = 7,  // the helper itself, closed by its exec
+	FD_NEWS = 8,    // pipe to the monitor: what becomes of the helper
 };
+
+// What a helper tells the monitor, with a number: it goes on as the process of that id, it is
+// about to become the user's process, it could not. The end of the pipe tells the rest.
+enum { NEWS_PID = 'P', NEWS_EXEC = 'X', NEWS_FAILED = 'E' };
 
 // record is one operation of a helper's program and one message to or from the
 // monitor: a header, then four strings, each ended by a zero byte; size is a

@@ -14,6 +14,7 @@
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -28,7 +29,7 @@ enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
 	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH, OP_PIVOT,
 	OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS, OP_NO_NEW_PRIVS, OP_LOOKUP,
-	OP_EXEC, OP_GATE,
+	OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK,
 };
 
 enum { OPTIONAL = 1 }; // record.flags: a failure is not one
@@ -37,7 +38,9 @@ enum { SLOTS = 256, MAX_FILE = 4 << 20, MAX_ANSWER = 64 << 20 };
 enum { CLONE_TREE = 1, FROM_EMPTY = 4, TO_EMPTY = 0x40, READ_ONLY = 1, MAP_IDS = 0x100000 }; // of open_tree, move_mount, mount_setattr
 
 struct report {
-	uint32_t kind; // 'E' failure, 'F' a file of the image, 'L' listener of the seccomp filter, 'X' all is done but the exec
+	// 'E' failure, 'F' a file of the image, 'L' listener of the seccomp filter, 'P' we go on as process err,
+	// 'X' all is done but the exec
+	uint32_t kind;
 	uint32_t op;
 	int32_t err;
 	uint32_t stage;
@@ -53,6 +56,7 @@ static struct {
 	gid_t group;
 	char path[4096]; // what OP_LOOKUP found
 	char **argv, **envp;
+	int news, gate[2], late, tty;
 } S;
 
 static void report(uint32_t kind, int err, uint32_t stage, const char *data, uint32_t len)
@@ -61,8 +65,18 @@ static void report(uint32_t kind, int err, uint32_t stage, const char *data, uin
 	const char *p = (char *)&r;
 	for (size_t left = sizeof r, part = 0; part < 2; part++, p = data, left = len)
 		for (ssize_t n; left; p += n, left -= n)
-			if ((n = write(FD_STATUS, p, left)) <= 0)
+			if ((n = write(FD_STATUS, p, left)) <= 0) {
+				if (kind == 'P' || kind == 'X')
+					return; // carob is gone; the next one asks the monitor
 				_exit(126);
+			}
+}
+
+static void news(uint32_t kind, uint32_t value)
+{
+	uint32_t b[2] = {kind, value};
+	if (S.news >= 0 && write(S.news, b, sizeof b) < 0)
+		return; // then nobody is there to hear
 }
 
 static void die(int err, uint32_t stage, const char *detail)
@@ -245,6 +259,20 @@ static int op_mask(const char *path, int null)
 	return tree < 0 ? -1 : place(tree, t);
 }
 
+// op_proc mounts the /proc of a PID namespace that we are not in (Linux 6.17).
+static int op_proc(const char *path, int pidns)
+{
+	int t = in_root(path, DIRECTORY, 0755, 0), fs = syscall(SYS_fsopen, "proc", 1 /* FSOPEN_CLOEXEC */);
+	if (t < 0 || fs < 0)
+		return -1;
+	close(t);
+	if (syscall(SYS_fsconfig, fs, 5 /* FSCONFIG_SET_FD */, "pidns", NULL, pidns) < 0 || syscall(SYS_fsconfig, fs, 6 /* FSCONFIG_CMD_CREATE */, NULL, NULL, 0) < 0)
+		return keep(-1, fs);
+	int tree = syscall(SYS_fsmount, fs, 1 /* FSMOUNT_CLOEXEC */, 0xe /* MOUNT_ATTR_NOSUID, NODEV, NOEXEC */);
+	keep(0, fs);
+	return tree < 0 ? -1 : place(tree, open_in(S.root, path, RESOLVE_NO_SYMLINKS));
+}
+
 static int op_readonly(const char *path)
 {
 	int t = open_in(S.root, path, 0);
@@ -367,12 +395,65 @@ static int op_tty(unsigned short rows, unsigned short cols, int console, uid_t u
 		if (tree < 0 || place(tree, t) < 0)
 			return -1;
 	}
-	if (send_fd(FD_CONSOLE, "T", 1, m) < 0 || ioctl(s, TIOCSCTTY, 0) < 0)
+	S.tty = 1;
+	if (send_fd(FD_CONSOLE, "T", 1, m) < 0 || (!S.late && ioctl(s, TIOCSCTTY, 0) < 0))
 		return -1;
 	for (int i = 0; i < 3; i++)
 		if (dup2(s, i) < 0)
 			return -1;
 	return close(m);
+}
+
+// op_enter chooses the PID namespace of the process that op_fork makes.
+static int op_enter(void)
+{
+	if (setns(FD_TARGET, CLONE_NEWPID) < 0 || pipe2(S.gate, O_CLOEXEC) < 0)
+		return -1;
+	return S.late = 1;
+}
+
+// op_shed closes what that process must not show: all but its streams and the lines to carob and the monitor.
+static int op_shed(void)
+{
+	unsigned from = 3;
+	for (int next; from < ~0U; from = next + 1) {
+		next = -1;
+		for (int i = 0; i < 4; i++) {
+			int fd = i < 2 ? S.gate[i] : i == 2 ? FD_STATUS : FD_NEWS;
+			if ((unsigned)fd >= from && (next < 0 || fd < next))
+				next = fd;
+		}
+		if (next != (int)from && syscall(SYS_close_range, from, next < 0 ? ~0U : next - 1U, 0) < 0)
+			return -1;
+		if (next < 0)
+			break;
+	}
+	S.root = -1;
+	memset(S.slot, -1, sizeof S.slot);
+	return 0;
+}
+
+// op_fork goes on as a process of the PID namespace, and child of the monitor. From here the container's
+// processes see us and may trace us: we must have nothing by now that they have not.
+static int op_fork(void)
+{
+	char b = 0;
+	if (!S.late)
+		return errno = EINVAL, -1;
+	pid_t p = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (p < 0)
+		return -1;
+	if (p > 0) {
+		news(NEWS_PID, p);
+		report('P', p, 0, NULL, 0);
+		_exit(write(S.gate[1], &b, 1) == 1 ? 0 : 126);
+	}
+	close(S.gate[1]);
+	if (read(S.gate[0], &b, 1) != 1) // whoever made us was killed before anybody knew of us
+		_exit(126);
+	close(S.gate[0]);
+	setsid();
+	return S.tty ? ioctl(0, TIOCSCTTY, 0) : 0;
 }
 
 static char **list(char *s, uint32_t len)
@@ -511,20 +592,38 @@ static int run(struct record *o, char *s[4])
 		return 0;
 	case OP_EXEC:
 		umask(022);
+		news(NEWS_EXEC, 0); // the monitor first: what carob takes for started has an end there
 		report('X', 0, 0, NULL, 0);
 		syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
 		execve(S.path, S.argv, S.envp);
-		die(errno, 3, S.path);
+		fd = errno;
+		news(NEWS_FAILED, 0);
+		die(fd, 3, S.path);
 		break;
 	case OP_GATE:
 		return read(FD_STATUS, b, 1) == 1 ? 0 : -1;
+	case OP_ENTER:
+		return op_enter();
+	case OP_PROC:
+		return op_proc(s[0], *slot(n[0]));
+	case OP_SHED:
+		return op_shed();
+	case OP_FORK:
+		return op_fork();
 	}
 	return errno = ENOSYS, -1;
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
 }
 
 int main(void)
 {
 	struct stat st;
+	S.news = fcntl(FD_NEWS, F_SETFD, FD_CLOEXEC) < 0 ? -1 : FD_NEWS;
+	signal(SIGPIPE, nothing); // carob may be gone; an exec takes this back
 	// Processes of the container must not look into us once we are among them.
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (fstat(FD_SPEC, &st) < 0 || fcntl(FD_STATUS, F_SETFD, FD_CLOEXEC) < 0)

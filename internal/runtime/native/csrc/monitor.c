@@ -39,16 +39,108 @@ void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id)
 static int attached_stuck(struct container *c)
 {
 	for (struct conn *k = conns; k; k = k->next)
-		if (k->attached == c && k->out_len)
+		if (k->attached == c && (k->out_len || k->replay))
 			return 1;
 	return 0;
 }
 
+static void drop_first(struct container *c)
+{
+	uint16_t n;
+	memcpy(&n, c->held + c->held_at + 1, sizeof n);
+	c->held_at += 3 + n;
+	if (c->held_at == c->held_len)
+		c->held_at = c->held_len = 0;
+}
+
+static void hold(struct container *c, char kind, const char *s, uint16_t n)
+{
+	uint16_t last = 0;
+	if (!c->held)
+		c->held = grab(HELD);
+	while (c->held_len && c->held_len - c->held_at + n + 3 > HELD)
+		drop_first(c);
+	if (c->held_len + n + 3 > HELD) {
+		memmove(c->held, c->held + c->held_at, c->held_len -= c->held_at);
+		c->held_last -= c->held_at;
+		c->held_at = 0;
+	}
+	if (c->held_len)
+		memcpy(&last, c->held + c->held_last + 1, sizeof last);
+	if (!c->held_len || c->held[c->held_last] != kind || last + n > CHUNK) {
+		c->held[c->held_last = c->held_len] = kind;
+		c->held_len += 3;
+		last = 0;
+	}
+	memcpy(c->held + c->held_len, s, n);
+	c->held_len += n;
+	last += n;
+	memcpy(c->held + c->held_last + 1, &last, sizeof last);
+}
+
+static void let_go(struct container *c)
+{
+	free(c->held);
+	c->held = NULL;
+	c->hold = c->held_at = c->held_len = 0;
+}
+
+static void replay(struct conn *k)
+{
+	struct container *c = k->attached;
+	while (k->replay && !k->out_len && c->held_len) {
+		uint16_t n;
+		char *f = c->held + c->held_at;
+		memcpy(&n, f + 1, sizeof n);
+		struct iovec v[2] = {{f, 1}, {f + 3, n}};
+		struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
+		if (sendmsg(k->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+			k->dead |= errno != EAGAIN && errno != ENOBUFS;
+			return;
+		}
+		k->stuck = seconds();
+		drop_first(c);
+	}
+	if (k->replay && !c->held_len) {
+		k->replay = 0;
+		let_go(c);
+	}
+}
+
+// settle gives attached clients what is theirs before we end, for two seconds at most.
+static void settle(void)
+{
+	int left = 1;
+	for (time_t until = seconds() + 2; left && seconds() < until;) {
+		left = 0;
+		for (struct conn *k = conns; k; k = k->next) {
+			if (!k->attached || k->dead)
+				continue;
+			if (k->out_len && send(k->fd, k->out, k->out_len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+				k->out_len = 0;
+			replay(k);
+			left |= k->out_len || k->replay;
+			if (k->out_len || k->replay)
+				poll(&(struct pollfd){k->fd, POLLOUT, 0}, 1, 100);
+		}
+	}
+}
+
 void fan_out(struct container *c, char kind, char *s, size_t n)
 {
+	int clients = 0;
+	for (struct conn *k = conns; k; k = k->next)
+		clients += k->attached == c && !k->dead;
+	if (c->hold && !clients)
+		hold(c, kind, s, n);
 	for (struct conn *k = conns; k; k = k->next) {
 		if (k->attached != c || k->dead)
 			continue;
+		if (k->replay || (k->out_len && clients == 1)) { // it ended meanwhile: otherwise nobody would read its output now
+			hold(c, kind, s, n);
+			k->replay = 1;
+			continue;
+		}
 		struct iovec v[2] = {{&kind, 1}, {s, n}};
 		struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
 		if (sendmsg(k->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
@@ -62,7 +154,7 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 		k->out[0] = kind;
 		memcpy(k->out + 1, s, n);
 		k->out_len = n + 1;
-		k->stuck = now(CLOCK_MONOTONIC) / 1000000000;
+		k->stuck = seconds();
 	}
 }
 
@@ -70,7 +162,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 {
 	struct record *m = (struct record *)b;
 	char *s[4];
-	int r = -1, kept = 0;
+	int r = -1, kept = 0, clients = 0;
 	int64_t value = 0;
 	const char *what = "";
 	if (parse(m, n, s) < 0) {
@@ -102,18 +194,24 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		if (m->n[1]) {
 			for (struct child *x = children; x; x = x->next)
 				if (x->conn == k->fd && x->seq == m->n[1])
-					r = syscall(SYS_pidfd_send_signal, x->pidfd, (int)m->n[0], NULL, 0);
+					r = signal_life(&x->life, m->n[0]);
 		} else if (c && !c->exited)
-			r = syscall(SYS_pidfd_send_signal, c->pidfd, (int)m->n[0], NULL, 0);
+			r = signal_life(&c->life, m->n[0]);
 		break;
 	case M_REOPEN:
 		if (c && (r = open_log(c, nfd ? fd[0] : -1)) == 0)
 			kept = nfd > 0;
 		break;
 	case M_ATTACH:
-		if (c && !c->exited) {
+		if (c && (!c->exited || c->held_len)) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
 			k->attached = c;
+			for (struct conn *o = conns; o; o = o->next) // one of several gets it
+				clients += o != k && o->attached == c && o->replay;
+			k->replay = c->held_len && !clients;
+			c->hold = 0;
+			k->stuck = seconds();
+			replay(k);
 			goto out;
 		}
 		break;
@@ -129,7 +227,15 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		reply(k->fd, R_DONE, m->seq, 0, getpid(), pod_pid, ids, len);
 		goto out;
 	}
+	case M_BEGUN: // answered when it is known
+		if (c && !c->exited && !c->asker) {
+			c->asker = k;
+			c->asked = m->seq;
+			goto out;
+		}
+		break;
 	case M_QUIT:
+		settle();
 		reply(k->fd, R_DONE, m->seq, 0, 0, 0, "", 0);
 		_exit(0);
 	default:
@@ -187,7 +293,8 @@ static void input(struct conn *k, char *b, size_t n)
 	}
 }
 
-static void receive(struct conn *k)
+// receive takes one message; 0 when there is none
+static int receive(struct conn *k)
 {
 	static char b[65536] __attribute__((aligned(8)));
 	char ctl[CMSG_SPACE(FDS * sizeof(int))];
@@ -196,29 +303,34 @@ static void receive(struct conn *k)
 	int fd[FDS], nfd = 0;
 	ssize_t n = recvmsg(k->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
+		return 0;
 	if (n <= 0) {
 		k->dead = 1;
-		return;
+		return 0;
 	}
 	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
 	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
 		nfd = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(fd, CMSG_DATA(c), nfd * sizeof(int));
 	}
-	if (!k->attached)
-		return request(k, b, n, fd, nfd);
+	if (!k->attached) {
+		request(k, b, n, fd, nfd);
+		return !k->attached && !k->dead;
+	}
 	while (nfd)
 		close(fd[--nfd]); // an attached client has nothing to give but bytes
 	input(k, b, n);
+	return 0;
 }
 
+// The oldest is first: what a carob asked before it was killed is done before the next one asks.
 static void add_conn(int fd)
 {
-	struct conn *k = grab(sizeof *k);
+	struct conn *k = grab(sizeof *k), **p = &conns;
+	while (*p)
+		p = &(*p)->next;
 	k->fd = fd;
-	k->next = conns;
-	conns = k;
+	*p = k;
 }
 
 static void accept_one(void)
@@ -240,9 +352,9 @@ static void sweep(void)
 {
 	for (struct conn **p = &conns; *p;) {
 		struct conn *k = *p;
-		if (k->out_len && now(CLOCK_MONOTONIC) / 1000000000 - k->stuck > STUCK_SECONDS)
+		if ((k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
 			k->dead = 1;
-		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len)
+		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len && !k->replay)
 			k->dead = 1;
 		if (!k->dead) {
 			p = &k->next;
@@ -252,9 +364,12 @@ static void sweep(void)
 			shut(&k->attached->in);
 		for (struct child *x = children; x; x = x->next)
 			if (x->conn == k->fd) { // whoever asked for this exec is gone
-				syscall(SYS_pidfd_send_signal, x->pidfd, SIGKILL, NULL, 0);
+				signal_life(&x->life, SIGKILL);
 				x->conn = -1;
 			}
+		for (struct container *c = containers; c; c = c->next)
+			if (c->asker == k)
+				c->asker = NULL;
 		*p = k->next;
 		close(k->fd);
 		free(k->in);
@@ -264,15 +379,24 @@ static void sweep(void)
 	for (struct container **p = &containers; *p;) {
 		struct container *c = *p;
 		int used = 0;
+		if (c->asker && (c->exited || (c->life.begun && c->life.news < 0))) {
+			reply(c->asker->fd, R_DONE, c->asked, 0, c->life.begun, c->life.pid, "", 0);
+			c->asker = NULL;
+		}
 		for (struct conn *k = conns; k; k = k->next)
 			used |= k->attached == c;
-		if (!c->exited || used || c->out[0].fd >= 0 || c->out[1].fd >= 0) {
+		if (c->held_len && !used && seconds() - c->since > HOLD_SECONDS)
+			let_go(c);
+		if (c->hold && seconds() - c->since > HOLD_SECONDS)
+			c->hold = 0;
+		if (!c->exited || c->held_len || used || c->out[0].fd >= 0 || c->out[1].fd >= 0) {
 			p = &c->next;
 			continue;
 		}
 		*p = c->next;
 		shut(&c->log);
 		shut(&c->console);
+		let_go(c);
 		free(c->log_path);
 		free(c);
 	}
@@ -309,7 +433,7 @@ int main(int argc, char **argv, char **envp)
 		for (struct conn *k = conns; k; k = k->next)
 			n += 2;
 		for (struct container *c = containers; c; c = c->next)
-			n += 3;
+			n += 4;
 		if (n > cap) {
 			cap = n * 2;
 			f = realloc(f, cap * sizeof *f);
@@ -322,24 +446,27 @@ int main(int argc, char **argv, char **envp)
 		n = 2;
 		for (struct conn *k = conns; k; k = k->next) {
 			who[n] = k;
-			pending |= k->out_len > 0;
-			f[n++] = (struct pollfd){k->fd, (k->in_len ? 0 : POLLIN) | (k->out_len ? POLLOUT : 0), 0};
+			pending |= k->out_len > 0 || k->replay;
+			f[n++] = (struct pollfd){k->fd, (k->in_len ? 0 : POLLIN) | (k->out_len || k->replay ? POLLOUT : 0), 0};
 			who[n] = k;
 			f[n++] = (struct pollfd){k->in_len ? (k->attached->tty ? k->attached->out[0].fd : k->attached->in) : -1, POLLOUT, 0};
 		}
 		size_t first = n;
 		for (struct container *c = containers; c; c = c->next) {
 			int held = attached_stuck(c);
+			pending |= c->held_len > 0;
 			for (int i = 0; i < 2; i++) {
 				who[n] = c;
 				f[n++] = (struct pollfd){held ? -1 : c->out[i].fd, POLLIN, 0};
 			}
 			who[n] = c;
 			f[n++] = (struct pollfd){c->tty && c->out[0].fd < 0 && !c->exited ? c->console : -1, POLLIN, 0};
+			who[n] = c;
+			f[n++] = (struct pollfd){c->life.news, POLLIN, 0};
 		}
 		if (poll(f, n, pending ? 1000 : -1) < 0 && errno != EINTR)
 			_exit(119);
-		for (size_t i = first; i < n; i += 3) {
+		for (size_t i = first; i < n; i += 4) {
 			struct container *c = who[i];
 			for (int j = 0; j < 2; j++)
 				if (f[i + j].revents && c->out[j].fd >= 0)
@@ -351,15 +478,20 @@ int main(int argc, char **argv, char **envp)
 					c->out[0].fd = t;
 				}
 			}
+			if (f[i + 3].revents)
+				hear(&c->life);
 		}
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];
 			if (f[i].revents & POLLOUT && k->out_len && send(k->fd, k->out, k->out_len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
 				k->out_len = 0;
+			if (f[i].revents & POLLOUT)
+				replay(k);
 			if (f[i + 1].revents)
 				flush_input(k);
 			if (f[i].revents & (POLLIN | POLLHUP | POLLERR))
-				receive(k);
+				while (receive(k))
+					;
 		}
 		if (f[1].revents)
 			accept_one();

@@ -17,12 +17,12 @@
 // Keep in step with monitor.go.
 enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
 enum {
-	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT,
+	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
 };
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
-enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512 };
-enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10 };
+enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048 };
+enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10 };
 // Frames of an attach stream: one byte of kind, then data.
 enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
 
@@ -32,25 +32,42 @@ struct stream {
 	char *buf; // CHUNK bytes, made when first needed
 };
 
+// life is a process that the monitor started: the helper, then what it became.
+struct life {
+	pid_t pid;
+	int pidfd;
+	int news;  // from the helper
+	int late;  // the helper goes on as another process that it has not named yet
+	int begun; // it is the user's process
+};
+
 struct container {
 	struct container *next;
 	char id[65];
 	char *log_path;
-	pid_t pid;
-	int pidfd, in, console, log, dir, oom, once, tty, exited;
+	struct life life;
+	struct conn *asker; // who waits to hear how the start went
+	uint32_t asked;
+	int in, console, log, dir, oom, once, tty, exited;
 	struct stream out[2]; // stdout (or the terminal), stderr
+	// The last HELD bytes of its output that no client has seen: of an interactive one that nobody attached
+	// to yet, for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
+	char *held;                  // frames: kind, length in two bytes, data
+	uint32_t held_at, held_len, held_last; // the first, the end of all, the last
+	int hold;
+	time_t since;
 };
 
 struct child { // an exec
 	struct child *next;
-	pid_t pid;
-	int pidfd, console, conn;
+	struct life life;
+	int conn;
 	uint32_t seq;
 };
 
 struct conn {
 	struct conn *next;
-	int fd, dead;
+	int fd, dead, replay; // replay: it gets what is held first
 	struct container *attached;
 	char *out, *in; // a frame the client, the container did not take yet
 	uint32_t out_len, in_len;
@@ -68,6 +85,8 @@ static inline int64_t now(clockid_t clock)
 	clock_gettime(clock, &t);
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
+
+static inline time_t seconds(void) { return now(CLOCK_MONOTONIC) / 1000000000; }
 
 static inline void shut(int *fd)
 {
@@ -102,6 +121,8 @@ int pump(struct container *c, int i);
 struct container *find(const char *id);
 int take_console(int sock);
 void reap(void);
+int hear(struct life *l);
+int signal_life(struct life *l, int sig);
 int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid);
 int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid);
 int setup(struct record *m, char *s[4], int *fd, int nfd, const char **what);

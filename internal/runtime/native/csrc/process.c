@@ -52,9 +52,16 @@ static int drop(void)
 
 // spawn starts the helper with fd[0..4] as its first descriptors and the given
 // PID namespace; answers the pid or -1.
-static pid_t spawn(int helper, int spec, int status, const int stdio[3], int console, int target, int pidmode, int pidns, int cgroup, int *pidfd)
+static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode, int pidns, int target, int cgroup, int flags)
 {
-	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)pidfd, .exit_signal = SIGCHLD};
+	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&l->pidfd, .exit_signal = SIGCHLD};
+	int news[2] = {-1, -1};
+	l->late = flags & LATE;
+	l->begun = !(flags & NEWS); // a carob of the first protocol does not ask
+	if (l->late) // the helper enters it itself, when there is nothing more to be seen of it
+		target = pidns, pidns = -1;
+	if (flags & NEWS && (pipe2(news, O_CLOEXEC) < 0 || nonblocking(news[0]) < 0))
+		return keep(keep(-1, news[0]), news[1]);
 	if (pidmode == PID_NEW)
 		a.flags |= CLONE_NEWPID;
 	if (cgroup >= 0) {
@@ -66,27 +73,27 @@ static pid_t spawn(int helper, int spec, int status, const int stdio[3], int con
 		p = syscall(SYS_clone3, &a, sizeof a);
 	int e = errno;
 	if (p != 0) {
+		l->pid = p;
+		l->news = p < 0 ? keep(-1, news[0]) : news[0];
+		keep(0, news[1]);
 		if ((pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0) || allow(MAY) < 0)
 			_exit(112); // we would put later children into a container
 		errno = e;
 		return p;
 	}
-	int want[8] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper};
+	int want[9] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper, news[1]};
 	sigset_t none;
 	sigemptyset(&none);
 	for (int s = 1; s <= 64; s++) // whoever started carob may ignore some (nohup); libc keeps two for itself
 		syscall(SYS_rt_sigaction, s, (char[64]){0}, NULL, 8);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
-	for (int i = 0; i < 8; i++) // out of the way first
+	for (int i = 0; i < 9; i++) // out of the way first
 		if (want[i] >= 0 && (want[i] = fcntl(want[i], F_DUPFD_CLOEXEC, 64)) < 0)
 			_exit(113);
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < 9; i++)
 		if (want[i] >= 0)
-			dup3(want[i], i, i == FD_HELPER || i == FD_TARGET || i == FD_STATUS ? O_CLOEXEC : 0);
-	// exec would close these two
-	fcntl(FD_STATUS, F_SETFD, 0);
-	fcntl(FD_TARGET, F_SETFD, 0);
+			dup3(want[i], i, i == FD_HELPER ? O_CLOEXEC : 0);
 	char *argv[] = {"carob-init", NULL}, *envp[] = {NULL};
 	syscall(SYS_execveat, FD_HELPER, "", argv, envp, AT_EMPTY_PATH);
 	_exit(114);
@@ -182,11 +189,50 @@ int take_console(int sock)
 	return fd;
 }
 
+// hear takes what a helper told; whether it still has to name the process that it goes on as.
+int hear(struct life *l)
+{
+	uint32_t b[2];
+	siginfo_t i;
+	for (ssize_t n; l->news >= 0 && (n = read(l->news, b, sizeof b)) >= 0;) {
+		if (n != sizeof b) {
+			shut(&l->news);
+			l->late = 0;
+		} else if (b[0] != NEWS_PID) {
+			l->begun = b[0] == NEWS_EXEC;
+		} else if (l->late) {
+			int fd = syscall(SYS_pidfd_open, b[1], 0);
+			if (fd < 0 || waitid(P_PIDFD, fd, &i, WEXITED | WNOHANG | WNOWAIT) < 0) // no child of ours
+				fd = keep(-1, fd);
+			else
+				close(l->pidfd), l->pidfd = fd, l->pid = b[1];
+			l->late = 0;
+		}
+	}
+	return l->late;
+}
+
+int signal_life(struct life *l, int sig)
+{
+	hear(l);
+	return syscall(SYS_pidfd_send_signal, l->pidfd, sig, NULL, 0);
+}
+
 void reap(void)
 {
-	int w;
-	pid_t p;
-	while ((p = waitpid(-1, &w, WNOHANG | __WALL)) > 0) {
+	siginfo_t i = {0};
+	while (waitid(P_ALL, 0, &i, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 && i.si_pid) {
+		pid_t p = i.si_pid;
+		int w, late = 0, known = p == pod_pid;
+		for (struct container *c = containers; c; c = c->next)
+			late |= hear(&c->life), known |= c->life.pid == p;
+		for (struct child *x = children; x; x = x->next)
+			late |= hear(&x->life), known |= x->life.pid == p;
+		if (!known && late)
+			return; // its helper is about to name it, and ends then
+		if (waitpid(p, &w, __WALL) != p)
+			return;
+		i.si_pid = 0;
 		int code = WIFEXITED(w) ? WEXITSTATUS(w) : 128 + WTERMSIG(w);
 		if (p == pod_pid) {
 			pod_pid = 0;
@@ -195,7 +241,7 @@ void reap(void)
 			continue;
 		}
 		struct container *c = containers;
-		while (c && c->pid != p)
+		while (c && c->life.pid != p)
 			c = c->next;
 		if (c) {
 			int64_t at = now(CLOCK_REALTIME);
@@ -208,22 +254,27 @@ void reap(void)
 			for (int i = 0; i < 2; i++) // what it wrote comes before its end
 				for (int k = 0; k < 256 && c->out[i].fd >= 0 && pump(c, i) > 0; k++)
 					;
-			record_exit(c, code, oom, at);
+			if (c->life.begun) // an end that is on disk is that of the user's process
+				record_exit(c, code, oom, at);
 			c->exited = 1;
-			c->pid = 0;
-			shut(&c->pidfd);
+			c->since = seconds();
+			c->life.pid = 0;
+			shut(&c->life.pidfd);
+			shut(&c->life.news);
 			shut(&c->in);
 			shut(&c->oom);
 			shut(&c->dir);
-			broadcast(R_EXIT, code, at, oom, c->id);
+			if (c->life.begun)
+				broadcast(R_EXIT, code, at, oom, c->id);
 			continue;
 		}
 		for (struct child **k = &children; *k; k = &(*k)->next)
-			if ((*k)->pid == p) {
+			if ((*k)->life.pid == p) {
 				struct child *x = *k;
 				reply(x->conn, R_EXEC_EXIT, x->seq, code, now(CLOCK_REALTIME), 0, "", 0);
 				*k = x->next;
-				close(x->pidfd);
+				close(x->life.pidfd);
+				shut(&x->life.news);
 				free(x);
 				break;
 			}
@@ -256,16 +307,18 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 		pidns = pod_pidfd;
 	if (m->n[1] == PID_TARGET) {
 		struct container *t = find(s[2]);
-		pidns = t ? t->pidfd : -1;
+		pidns = t && !t->exited ? t->life.pidfd : -1;
 	}
 	if ((m->n[1] == PID_POD || m->n[1] == PID_TARGET) && pidns < 0)
 		return refuse(ESRCH, fd + 3, nfd - 3);
 	struct container *c = grab(sizeof *c);
 	strcpy(c->id, s[0]);
 	c->log_path = strdup(s[1]);
-	c->pidfd = c->in = c->console = c->log = c->oom = c->out[0].fd = c->out[1].fd = -1;
+	c->life.pidfd = c->life.news = c->in = c->console = c->log = c->oom = c->out[0].fd = c->out[1].fd = -1;
 	c->once = !!(m->n[0] & STDIN_ONCE);
 	c->tty = !!(m->n[0] & TTY);
+	c->hold = !!(m->n[0] & (STDIN | TTY));
+	c->since = seconds();
 	c->dir = fd[3];
 	if (m->n[0] & OOM_FD)
 		c->oom = fd[i++];
@@ -288,7 +341,7 @@ int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
 		stdio[1] = out[1];
 		stdio[2] = err[1];
 	}
-	r = c->pid = spawn(fd[0], fd[1], fd[2], stdio, sock[1], -1, m->n[1], pidns, cgroup, &c->pidfd);
+	r = spawn(&c->life, fd[0], fd[1], fd[2], stdio, sock[1], m->n[1], pidns, -1, cgroup, m->n[0]);
 out:;
 	int e = errno;
 	keep(0, in[0]), keep(0, out[1]), keep(0, err[1]), keep(0, sock[1]), keep(0, cgroup), keep(0, log);
@@ -318,11 +371,12 @@ int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *p
 	int tty = m->n[0] & TTY, stdio[3] = {tty ? null_fd : fd[3], tty ? null_fd : fd[4], tty ? null_fd : fd[5]};
 	int cgroup = m->n[0] & CGROUP_FD ? fd[6] : -1;
 	struct child *x = grab(sizeof *x);
-	x->pid = spawn(fd[0], fd[1], fd[2], stdio, tty ? fd[5] : -1, c->pidfd, PID_TARGET, c->pidfd, cgroup, &x->pidfd);
+	x->life.news = -1;
+	spawn(&x->life, fd[0], fd[1], fd[2], stdio, tty ? fd[5] : -1, PID_TARGET, c->life.pidfd, c->life.pidfd, cgroup, m->n[0]);
 	int e = errno;
 	for (int i = 3; i < (cgroup >= 0 ? 7 : 6); i++)
 		close(fd[i]);
-	if (x->pid < 0) {
+	if (x->life.pid <= 0) {
 		free(x);
 		return errno = e, -1;
 	}
@@ -330,7 +384,7 @@ int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *p
 	x->conn = conn;
 	x->next = children;
 	children = x;
-	*pid = x->pid;
+	*pid = x->life.pid;
 	return 0;
 }
 

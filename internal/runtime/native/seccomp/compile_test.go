@@ -1,52 +1,26 @@
 package seccomp
 
 import (
-	"encoding/binary"
 	"testing"
 
 	csec "github.com/containerd/containerd/v2/contrib/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
-// call is what the kernel shows a filter.
-type call struct {
-	arch, number uint32
-	args         [6]uint64
-}
-
 // machine runs a compiled program.
 func machine(t interface{ Fatal(...any) }, p *Program) func(call) uint32 {
-	var raw []bpf.RawInstruction
-	for b := p.BPF; len(b) > 0; b = b[8:] {
-		raw = append(raw, bpf.RawInstruction{Op: binary.LittleEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.LittleEndian.Uint32(b[4:])})
-	}
-	ins, ok := bpf.Disassemble(raw)
-	if !ok {
-		t.Fatal("program holds unknown instructions")
-	}
-	vm, err := bpf.NewVM(ins)
+	run, err := p.machine()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(c call) uint32 {
-		// The machine reads words in network order; the kernel's struct has the
-		// host's, so each word is written the other way round.
-		d := make([]byte, 64)
-		be := binary.BigEndian
-		be.PutUint32(d[offNumber:], c.number)
-		be.PutUint32(d[offArch:], c.arch)
-		for i, a := range c.args {
-			be.PutUint32(d[offArgs+8*i:], uint32(a))
-			be.PutUint32(d[offArgs+8*i+4:], uint32(a>>32))
-		}
-		n, err := vm.Run(d)
+		n, err := run(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return uint32(n)
+		return n
 	}
 }
 

@@ -8,6 +8,7 @@
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -43,7 +44,7 @@ static ssize_t answer(void *b, size_t n)
 
 static long stub_syscall(long number, ...)
 {
-	return number == SYS_openat2 || number == SYS_open_tree || number == SYS_seccomp ? maybe_fd() : maybe();
+	return number == SYS_openat2 || number == SYS_open_tree || number == SYS_seccomp || number == SYS_fsopen || number == SYS_fsmount ? maybe_fd() : maybe();
 }
 
 #define main helper_main

@@ -1,0 +1,5 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+const nativeAudit = unix.AUDIT_ARCH_AARCH64
