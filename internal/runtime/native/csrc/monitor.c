@@ -389,13 +389,16 @@ static void sweep(void)
 			let_go(c);
 		if (c->hold && seconds() - c->since > HOLD_SECONDS)
 			c->hold = 0;
-		if (!c->exited || c->held_len || used || c->out[0].fd >= 0 || c->out[1].fd >= 0) {
+		int alive = !c->exited || c->out[0].fd >= 0 || c->out[1].fd >= 0;
+		if (!alive) {
+			shut(&c->log);
+			shut(&c->console);
+		}
+		if (alive || c->held_len || used) {
 			p = &c->next;
 			continue;
 		}
 		*p = c->next;
-		shut(&c->log);
-		shut(&c->console);
 		let_go(c);
 		free(c->log_path);
 		free(c);
