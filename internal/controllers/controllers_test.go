@@ -334,6 +334,40 @@ func TestPodsOfLostNode(t *testing.T) { // L7.166 c
 	})
 }
 
+// L7.166 b: a deleted pod that never had a node goes. The API server removes most by itself, a
+// moment after it has said that they are deleted: nobody else writes to those.
+func TestDeletedPodsWithoutNode(t *testing.T) {
+	inWorld(t, nil, nil, func(w *world) {
+		pods := w.client.CoreV1().Pods("default")
+		get := func() error {
+			_, err := pods.Get(w.Context(), "stuck", metav1.GetOptions{})
+			return err
+		}
+		for _, name := range []string{"stuck", "passing"} {
+			if _, err := pods.Create(w.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+				DeletionTimestamp: new(metav1.Now())}}, metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if err := pods.Delete(w.Context(), "passing", metav1.DeleteOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		if !w.exists(get) {
+			w.Error("removed too early")
+		}
+		time.Sleep(2 * time.Second)
+		if w.exists(get) {
+			w.Error("still there")
+		}
+		for _, a := range w.client.Actions() {
+			if patch, ok := a.(ktesting.PatchAction); ok && a.GetResource().Resource == "pods" && patch.GetName() != "stuck" {
+				w.Errorf("%s of pod %s", a.GetVerb(), patch.GetName())
+			}
+		}
+	})
+}
+
 // An object whose owner is not there goes; one with an owner, or with an owner of a
 // kind that nobody knows, stays.
 func TestGarbageGoes(t *testing.T) {

@@ -27,6 +27,9 @@ const (
 	maxFinished = 12500
 	period      = 20 * time.Second // between two looks at the finished pods, if any finish
 	quarantine  = 40 * time.Second // how long a node must be gone
+	// The API server removes a pod that has no node with a second write, right after the one
+	// that says that it is deleted. Who looked at once wrote twice to each such pod, in vain.
+	grace = time.Second
 )
 
 // Controller removes pods. Its key is "finished", "node/NAME" or "pod/NAMESPACE/NAME".
@@ -49,7 +52,7 @@ func New(client kubernetes.Interface, nodes, pods cache.SharedIndexInformer) (*C
 		case finished(pod):
 			c.AddAfter("finished", period)
 		case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
-			c.Add("pod/" + pod.Namespace + "/" + pod.Name)
+			c.AddAfter("pod/"+pod.Namespace+"/"+pod.Name, grace)
 		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
 			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
 		}

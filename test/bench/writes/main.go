@@ -1,7 +1,7 @@
-// writes compares API servers by their writes of pods: in turns, each gets a round
-// of creates and one of patches by several clients on one connection. It says what
-// a client sees per second, and what one request takes of the server's processor
-// time and memory.
+// writes compares API servers by what they do with pods: in turns, each gets a round
+// of creates, patches, lists of all, lists in pages of 500 and deletions by several clients
+// on one connection. It says what a client sees per second, and what one request (all
+// pages of a list together) takes of the server's processor time and memory.
 //
 //	go run ./test/bench/writes [-n 2000 -rounds 3] NAME=KUBECONFIG:PID[,PID] …
 package main
@@ -77,7 +77,10 @@ func run(ctx context.Context) error {
 	if len(servers) == 0 {
 		return errors.New("no server named: NAME=KUBECONFIG:PID[,PID]")
 	}
-	samples := map[string]map[string][]sample{"create": {}, "patch": {}} // operation → server
+	samples := map[string]map[string][]sample{} // operation → server
+	for _, op := range operations {
+		samples[op] = map[string][]sample{}
+	}
 	for round := range *rounds {
 		for i := range servers {
 			s := servers[(i+round)%len(servers)]
@@ -134,40 +137,65 @@ func connect(ctx context.Context, arg string) (*server, error) {
 	return s, nil
 }
 
-// round creates pods that nobody schedules, patches each and removes them.
+// operations are what a round is made of, in this order.
+var operations = []string{"create", "patch", "list", "pages", "delete"}
+
+// Lists of a round, each by one client after the other: their time is what counts.
+const lists, page = 20, 500
+
+// round creates pods that nobody schedules, patches each, lists them and removes them.
 func (s *server) round(ctx context.Context, n, clients int, profiles string) (map[string]sample, error) {
 	pods := s.c.CoreV1().Pods(namespace)
 	name := func(i int) string { return fmt.Sprint("w-", i) }
 	out := map[string]sample{}
+	list := func(limit int64) error {
+		o := metav1.ListOptions{Limit: limit}
+		for got := 0; ; {
+			l, err := pods.List(ctx, o)
+			if err != nil {
+				return err
+			}
+			got += len(l.Items)
+			if o.Continue = l.Continue; o.Continue == "" {
+				if got != n {
+					return fmt.Errorf("%d pods are listed, want %d", got, n)
+				}
+				return nil
+			}
+		}
+	}
 	for _, op := range []struct {
-		name string
-		do   func(i int) error
+		name       string
+		n, clients int
+		do         func(i int) error
 	}{
-		{"create", func(i int) error {
+		{"create", n, clients, func(i int) error {
 			_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "writes"}}, Spec: corev1.PodSpec{
 				SchedulerName: "nobody", TerminationGracePeriodSeconds: new(int64(0)),
 				Containers: []corev1.Container{{Name: "c", Image: "localhost/bench:1", Command: []string{"/pause"}}}}}, metav1.CreateOptions{})
 			return err
 		}},
-		{"patch", func(i int) error {
+		{"patch", n, clients, func(i int) error {
 			_, err := pods.Patch(ctx, name(i), types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
 			return err
+		}},
+		{"list", lists, 1, func(int) error { return list(0) }},
+		{"pages", lists, 1, func(int) error { return list(page) }},
+		{"delete", n, clients, func(i int) error {
+			return pods.Delete(ctx, name(i), metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 		}},
 	} {
 		wait := func() error { return nil }
 		if profiles != "" {
 			wait = s.profiles(ctx, filepath.Join(profiles, s.name+"-"+op.name))
 		}
-		x, err := s.measure(ctx, n, clients, op.do)
+		x, err := s.measure(ctx, op.n, op.clients, op.do)
 		if err := errors.Join(err, wait()); err != nil {
 			return nil, fmt.Errorf("%s: %w", op.name, err)
 		}
 		out[op.name] = x
 	}
-	_, err := s.measure(ctx, n, clients, func(i int) error {
-		return pods.Delete(ctx, name(i), metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
-	})
-	return out, err
+	return out, nil
 }
 
 func (s *server) measure(ctx context.Context, n, clients int, do func(i int) error) (sample, error) {
@@ -245,7 +273,7 @@ func (s *server) cpu() time.Duration {
 func print(servers []*server, samples map[string]map[string][]sample) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\trequests/s\tCPU µs\tbytes\tobjects\t")
-	for _, op := range []string{"create", "patch"} {
+	for _, op := range operations {
 		for _, s := range servers {
 			all := samples[op][s.name]
 			median := func(of func(sample) float64) float64 {
