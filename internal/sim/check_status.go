@@ -64,7 +64,7 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	before.Status, after.Status = *old, *st
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
 		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
-			b.Rule == podstatus.Addresses && own.object.upset // its sandbox has lost its address
+			b.Rule == podstatus.Addresses && (own.gap || own.object.upset) // its sandbox is not listed, or has lost its address
 	})
 	if len(b) > 0 {
 		w.broken(statusAllowed, own.pod.Name, "%v", b)
