@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/base/journal"
@@ -578,6 +580,21 @@ func TestJournal(t *testing.T) {
 			return e.Kind == journal.ActionEnd && e.Key == "start/web/0" && e.Error == ""
 		}) {
 			t.Errorf("no end of start/web/0 in %v", w.entries)
+		}
+	})
+}
+
+// L10.50: what the runtime says about a start is told without the code of the call.
+func TestStartFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.runtime.refuses = status.Error(codes.Unknown, `exec: "/no/such": no such file or directory`)
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second / 2)
+		if !slices.Contains(w.events, `Warning Failed: Error: exec: "/no/such": no such file or directory`) {
+			t.Errorf("events %q", w.events)
 		}
 	})
 }

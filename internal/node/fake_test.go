@@ -31,6 +31,7 @@ type fakeRuntime struct {
 	images   map[string]bool // by normalized name
 	slowPull map[string]time.Duration
 	stubborn map[string]bool // by container name
+	refuses  error           // a start
 	starting time.Duration   // what a start takes; cancelled in that time it ends the container
 	down     bool
 	gap      bool // lists have no containers
@@ -215,6 +216,10 @@ func (r *fakeRuntime) StartContainer(ctx context.Context, req *cri.StartContaine
 	c := r.containers[req.ContainerId]
 	if c == nil {
 		return nil, notFound(req.ContainerId)
+	}
+	if r.refuses != nil {
+		r.end(c, 128)
+		return nil, r.refuses
 	}
 	if err := ctx.Err(); err != nil {
 		r.end(c, 137)

@@ -2,10 +2,12 @@ package execute
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -45,14 +47,14 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		PodSandboxId: a.SandboxID, Config: cfg, SandboxConfig: sandbox,
 	})
 	if err != nil {
-		return failure("CreateContainerError", err)
+		return failure("CreateContainerError", said(err))
 	}
 	e.cfg.Observer.Made(pod.UID, a.SandboxID, created.ContainerId)
 	if _, err := e.cfg.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		if ctx.Err() != nil {
 			e.undo(ctx, created.ContainerId)
 		}
-		f := failure("RunContainerError", err)
+		f := failure("RunContainerError", said(err))
 		f.Created = true
 		return f
 	}
@@ -61,6 +63,10 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	}
 	return nil
 }
+
+// said is what the runtime says, without the code that CRI sends it with: the user
+// reads it in the container's state and event (L10.50).
+func said(err error) error { return errors.New(status.Convert(err).Message()) }
 
 // undo removes a container whose start was given up, so that nothing is left half made.
 func (e *Executor) undo(ctx context.Context, id string) {
