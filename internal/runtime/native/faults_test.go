@@ -343,6 +343,26 @@ func TestKilledDuringStart(t *testing.T) {
 	}
 }
 
+// TestManyContainers: a pod has more containers than one answer of its monitor can name; the next
+// carob finds all of them.
+func TestManyContainers(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("many")
+	var ids []string
+	for i := range maxListed + 5 {
+		ids = append(ids, w.run(sb, sbc, fmt.Sprint("c", i), shell("exec sleep 1000")))
+	}
+	if err := w.r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	for i, id := range ids {
+		if !w.running(id) {
+			t.Errorf("container %d of %d is lost", i, len(ids))
+		}
+	}
+}
+
 // inside is the host's id of a container's first process, which must answer.
 func (w *world) inside(id string) int {
 	w.tb.Helper()

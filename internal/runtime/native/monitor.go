@@ -63,6 +63,9 @@ const (
 	frameStdout, frameStderr            = 1, 2    // from it
 )
 
+// maxListed is how many containers one answer to msgList holds (csrc/monitor.c).
+const maxListed = 7999 / 65
+
 const monitorSocket = "monitor.sock"
 
 var errMonitorGone = errors.New("the pod's monitor is gone")
@@ -466,15 +469,21 @@ func (m *monitor) protocol() int {
 
 // list answers the containers that run.
 func (m *monitor) list() (map[string]bool, error) {
-	a, err := m.call(record{code: msgList})
-	if err != nil {
-		return nil, err
-	}
 	ids := map[string]bool{}
-	for id := range strings.FieldsSeq(a.s[0]) {
-		ids[id] = true
+	for {
+		known := len(ids)
+		a, err := m.call(record{code: msgList, n: [4]int64{int64(known)}})
+		if err != nil {
+			return nil, err
+		}
+		for id := range strings.FieldsSeq(a.s[0]) {
+			ids[id] = true
+		}
+		// An answer holds some hundred; a monitor of the first protocol tells no more.
+		if len(ids)-known < maxListed || m.protocol() < 2 {
+			return ids, nil
+		}
 	}
-	return ids, nil
 }
 
 // quit ends the monitor. Containers that still run lose their parent: kill them first.

@@ -215,11 +215,11 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 			goto out;
 		}
 		break;
-	case M_LIST: {
+	case M_LIST: { // but the first n[0] of them
 		char ids[8000];
 		uint32_t len = 0;
 		for (c = containers; c; c = c->next)
-			if (!c->exited && len + 65 < sizeof ids) {
+			if (!c->exited && m->n[0]-- <= 0 && len + 65 < sizeof ids) {
 				memcpy(ids + len, c->id, 64);
 				ids[len + 64] = '\n';
 				len += 65;
