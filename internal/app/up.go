@@ -263,10 +263,21 @@ func (c *carob) advertise() netip.Addr {
 	return c.machine.hostIPs()[0]
 }
 
-// dialNode reaches the agent of this process on loopback, where alone it listens; others by their address.
+// reachable is where this host itself reaches a listener.
+func reachable(at netip.AddrPort) netip.AddrPort {
+	switch a := at.Addr(); {
+	case a.IsUnspecified() && a.Is4():
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+	case a.IsUnspecified():
+		return netip.AddrPortFrom(netip.IPv6Loopback(), at.Port())
+	}
+	return at
+}
+
+// dialNode reaches the agent of this process at its own listener; others by their address.
 func (c *carob) dialNode(ctx context.Context, name, addr string) (net.Conn, error) {
 	if name == c.in.NodeName {
-		addr = c.in.AgentListen.String()
+		addr = reachable(c.in.AgentListen).String()
 	}
 	var d net.Dialer
 	return d.DialContext(ctx, "tcp", addr)
@@ -333,7 +344,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
 		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
-		Listener: c.agentListener,
+		Listener: c.agentListener, ServeOthers: !c.in.AgentListen.Addr().IsLoopback(),
 		TLS: &tls.Config{
 			GetCertificate: c.keys.NodeServing.Serve, ClientCAs: callers,
 			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,

@@ -56,6 +56,9 @@ type Config struct {
 	// AllowedUsers are the common names of the client certificates that are served;
 	// default kube-apiserver-kubelet-client.
 	AllowedUsers []string
+	// ServeOthers lets others in, too, as the API says of them: for a Listener that can be
+	// reached from outside.
+	ServeOthers bool
 	// Handlers are served beside the agent's own paths, behind the same
 	// authentication: "/timeline/".
 	Handlers map[string]http.Handler

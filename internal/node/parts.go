@@ -203,8 +203,12 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		Problems: p.problems, Images: p.images, Features: p.health.nodeFeatures, Event: p.events.Node,
 	})
 	if cfg.Listener != nil {
+		var others kubernetes.Interface
+		if cfg.ServeOthers {
+			others = p.client
+		}
 		if p.server, err = stream.New(stream.Config{
-			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, NodeName: cfg.Name, Root: cfg.RootDir,
+			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name, Root: cfg.RootDir,
 			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Checks: p.checks(), Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 		}); err != nil {
 			return nil, fmt.Errorf("node agent: server: %w", err)

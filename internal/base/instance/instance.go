@@ -291,7 +291,11 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil || in.ListenAddr.Port() == 0 {
 		return fmt.Errorf("%w --listen: %q is no IP address and port from 1 to 65535, such as 0.0.0.0:6443", ErrFlag, in.Listen)
 	}
+	// The agent can be reached from where the API can.
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
+	if a := in.ListenAddr.Addr(); !a.IsLoopback() {
+		in.AgentListen = netip.AddrPortFrom(a, uint16(agentPort))
+	}
 	// A range that nobody named gives way to one that somebody did.
 	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""
 	if !podsGiven {

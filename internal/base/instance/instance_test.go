@@ -159,3 +159,17 @@ func TestAcquireWhileOthersLook(t *testing.T) {
 		l.Release()
 	}
 }
+
+// The agent listens where the API does, and on the loopback address when nobody
+// outside reaches that.
+func TestAgentListen(t *testing.T) {
+	for listen, want := range map[string]string{
+		"": "127.0.0.1:10250", "localhost:7000": "127.0.0.1:10250", "[::1]:7000": "127.0.0.1:10250", "127.0.0.5:7000": "127.0.0.1:10250",
+		"0.0.0.0:6443": "0.0.0.0:10250", ":6443": "0.0.0.0:10250", "[::]:6443": "[::]:10250", "192.0.2.7:6443": "192.0.2.7:10250",
+	} {
+		in, err := Derive(Flags{Listen: listen}, "h")
+		if err != nil || in.AgentListen.String() != want {
+			t.Errorf("--listen %q: %v, %v, want %s", listen, in.AgentListen, err, want)
+		}
+	}
+}

@@ -1,7 +1,8 @@
 // Package stream is the HTTPS server of the node agent: logs, exec, attach and
 // port-forward for the API server, and what a monitor reads (the subset of the
 // kubelet's API that kubectl and the API server use). It serves only clients
-// whose certificate names an allowed user. It must never decide anything about
+// whose certificate names an allowed user, and, where it can be reached from outside,
+// those whom the API lets (access.go). It must never decide anything about
 // pods; it reads them through Pods.
 package stream
 
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/metrics/legacyregistry"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -68,20 +70,24 @@ type Config struct {
 	Listener     net.Listener // plain TCP; Run closes it
 	TLS          *tls.Config  // certificate of the node and ClientCAs
 	AllowedUsers []string     // common names of client certificates, e.g. "kube-apiserver-kubelet-client"
-	NodeName     string
-	Root         string // on the file system that pods use
-	Pods         Pods
-	Runtime      Runtime
-	Checks       []Check                 // of /healthz
-	Meter        Meter                   // what the agent counts; nil: only the process is shown
-	Handlers     map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
-	Logger       klog.Logger
+	// Others are let in, too, when the listener can be reached from outside: whoever has a
+	// certificate or a token that the API knows, for what RBAC allows. Nil: nobody.
+	Others   kubernetes.Interface
+	NodeName string
+	Root     string // on the file system that pods use
+	Pods     Pods
+	Runtime  Runtime
+	Checks   []Check                 // of /healthz
+	Meter    Meter                   // what the agent counts; nil: only the process is shown
+	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
+	Logger   klog.Logger
 }
 
 // Server serves until Run ends.
 type Server struct {
-	cfg  Config
-	http http.Server
+	cfg    Config
+	http   http.Server
+	others *access // nil: only the allowed users
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
@@ -98,6 +104,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("node server: nobody is allowed to use it")
 	}
 	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{})}
+	if cfg.Others != nil {
+		var err error
+		if s.others, err = newAccess(cfg.NodeName, cfg.Others); err != nil {
+			return nil, err
+		}
+	}
 	s.http = http.Server{
 		Handler:           s.authenticated(s.routes()),
 		TLSConfig:         cfg.TLS.Clone(),
@@ -214,19 +226,28 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// authenticated lets only clients through whose certificate names an allowed user.
+// authenticated lets clients through whose certificate names an allowed user, and
+// others as access says.
 func (s *Server) authenticated(next http.Handler) http.Handler {
+	var others http.Handler
+	if s.others != nil {
+		others = s.others.guard(next)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.TLS == nil || len(req.TLS.VerifiedChains) == 0 {
+		name, verified := "", req.TLS != nil && len(req.TLS.VerifiedChains) > 0
+		if verified {
+			name = req.TLS.VerifiedChains[0][0].Subject.CommonName
+		}
+		switch {
+		case verified && slices.Contains(s.cfg.AllowedUsers, name):
+			next.ServeHTTP(w, req)
+		case others != nil:
+			others.ServeHTTP(w, req)
+		case !verified:
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
+		default:
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, path=%s)", name, req.Method, req.URL.Path), http.StatusForbidden)
 		}
-		user := req.TLS.VerifiedChains[0][0].Subject.CommonName
-		if !slices.Contains(s.cfg.AllowedUsers, user) {
-			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, path=%s)", user, req.Method, req.URL.Path), http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, req)
 	})
 }
 

@@ -121,7 +121,9 @@ type world struct {
 	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
+
+func newWorldWith(t *testing.T, change func(*Config)) *world {
 	w := &world{t: t, ca: newAuthority(t), running: map[string]string{}, changed: make(chan struct{}), logs: map[string]string{}}
 	w.pod = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u1"},
@@ -143,12 +145,14 @@ func newWorld(t *testing.T) *world {
 	}
 	w.base = "https://" + l.Addr().String()
 	own, _, _ := w.ca.pair("node")
-	s, err := New(Config{
+	config := Config{
 		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: w.ca.pool()}, AllowedUsers: []string{"api"},
 		NodeName: "n1", Pods: w, Runtime: w, Logger: klog.Background(),
 		Checks:   []Check{{"ping", func() error { return nil }}, {"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.sick }}},
 		Handlers: map[string]http.Handler{"/timeline/": http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "timeline") })},
-	})
+	}
+	change(&config)
+	s, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,137 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
+	"k8s.io/client-go/kubernetes"
+)
+
+// access lets others than the API server in, as a kubelet's webhook mode does: client
+// certificates of the cluster's authority and tokens that the API knows, and what RBAC
+// lets their users do with the subresources of this node.
+type access struct {
+	node   string
+	tokens authenticator.Request
+	rights authorizer.Authorizer
+}
+
+// How long answers of the API are believed (the kubelet's defaults), and waited for.
+const (
+	allowedTTL    = 5 * time.Minute
+	deniedTTL     = 30 * time.Second
+	reviewTimeout = 10 * time.Second
+)
+
+func newAccess(node string, client kubernetes.Interface) (*access, error) {
+	backoff := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+	// Reviews are calls within the process: they need no cache, and a token that is revoked
+	// ends at once.
+	tokens, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, *backoff, reviewTimeout, webhook.AuthenticatorMetrics{
+		RecordRequestTotal:   func(context.Context, string) {},
+		RecordRequestLatency: func(context.Context, string, float64) {},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("node server: authentication: %w", err)
+	}
+	rights, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: allowedTTL, DenyCacheTTL: deniedTTL, WebhookRetryBackoff: backoff,
+	}.New()
+	if err != nil {
+		return nil, fmt.Errorf("node server: authorization: %w", err)
+	}
+	return &access{node: node, tokens: bearertoken.New(tokens), rights: rights}, nil
+}
+
+// errUnknown is said to who shows nothing that counts.
+var errUnknown = errors.New("no client certificate and no token")
+
+// who asks. A certificate that the handshake did not verify is none.
+func (a *access) who(req *http.Request) (user.Info, error) {
+	if req.TLS != nil && len(req.TLS.VerifiedChains) > 0 {
+		subject := req.TLS.VerifiedChains[0][0].Subject
+		if subject.CommonName == "" {
+			return nil, errUnknown
+		}
+		groups := slices.Clone(subject.Organization)
+		return &user.DefaultInfo{Name: subject.CommonName, Groups: append(groups, user.AllAuthenticated)}, nil
+	}
+	answer, ok, err := a.tokens.AuthenticateRequest(req)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, errUnknown
+	}
+	return answer.User, nil
+}
+
+// verbs of the API by methods; others are no verb, which only who may do all has.
+var verbs = map[string]string{"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+// fine and coarse are the subresources of a node that paths stand for. A fine one is
+// asked for first; then the coarse one counts, which is proxy where there is none.
+var (
+	fine = []struct{ path, subresource string }{
+		{"/pods", "pods"}, {"/runningpods", "pods"}, {"/healthz", "healthz"}, {"/configz", "configz"},
+	}
+	coarse = []struct{ path, subresource string }{
+		{"/stats", "stats"}, {"/metrics", "metrics"}, {"/logs", "log"}, {"/checkpoint", "checkpoint"}, {"/statusz", "statusz"}, {"/flagz", "configz"},
+	}
+)
+
+// subresources are those of which one must be allowed for a path.
+func subresources(path string) []string {
+	below := func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
+	var list []string
+	for _, f := range fine {
+		if below(f.path) {
+			list = append(list, f.subresource)
+			break
+		}
+	}
+	for _, c := range coarse {
+		if below(c.path) {
+			return append(list, c.subresource)
+		}
+	}
+	return append(list, "proxy")
+}
+
+// guard lets through who may do what the request asks for, with the kubelet's words for others.
+func (a *access) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		who, err := a.who(req)
+		if err != nil {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		list, verb := subresources(req.URL.Path), verbs[req.Method]
+		for _, sub := range list {
+			decision, _, err := a.rights.Authorize(req.Context(), authorizer.AttributesRecord{
+				User: who, Verb: verb, APIVersion: "v1", Resource: "nodes", Subresource: sub, Name: a.node, ResourceRequest: true, Path: req.URL.Path,
+			})
+			if err != nil {
+				http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", who.GetName(), verb, sub), http.StatusInternalServerError)
+				return
+			}
+			if decision == authorizer.DecisionAllow {
+				next.ServeHTTP(w, req)
+				return
+			}
+		}
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", who.GetName(), verb, list), http.StatusForbidden)
+	})
+}
