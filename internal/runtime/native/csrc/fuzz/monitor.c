@@ -137,4 +137,8 @@ static void run_script(void)
 	}
 }
 
-int main(void) { return serve(); }
+int main(void)
+{
+	signal(SIGPIPE, SIG_IGN); // as the monitor's main does
+	return serve();
+}
