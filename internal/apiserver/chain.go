@@ -37,7 +37,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := s.ext.flow.Filter(inSeries(s.measured(api), filter{"authorization", func(next http.Handler) http.Handler {
+	h := s.ext.flow.Filter(inSeries(undriven(s.cfg.Undriven, s.measured(api)), filter{"authorization", func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
 	}}))
 	h = inSeries(h, filter{"constrainedimpersonation", func(next http.Handler) http.Handler {

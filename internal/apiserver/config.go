@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"carob/internal/apiserver/audit"
 	"carob/internal/base/pki"
 )
@@ -42,6 +44,9 @@ type Config struct {
 	AuthenticationConfig string
 	// AdmissionConfig is a file with an AdmissionConfiguration; optional.
 	AdmissionConfig string
+	// Undriven are kinds whose objects are stored and nothing happens, with a warning
+	// for who makes one over the network; optional.
+	Undriven map[schema.GroupResource]string
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object

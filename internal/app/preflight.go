@@ -27,7 +27,7 @@ func preflight(in instance.Instance) error {
 		return err
 	}
 	if err := os.MkdirAll(in.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
+		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(in.DataDir, &fs); err != nil {

@@ -231,6 +231,7 @@ func (c *carob) open(ctx context.Context) error {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
 			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers, EtcdTLS: etcdTLS,
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode, Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption, AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
+			Undriven: undriven(),
 		})
 		if err != nil {
 			return err

@@ -55,7 +55,15 @@ first start on, until its data directory is removed.`,
 				asked.Go(func() { all[i] = r.look(cmd.Context(), d) })
 			}
 			asked.Wait()
-			return printObject(r.out, output, all, func(w io.Writer) error { return printClusters(w, all) })
+			if err := printObject(r.out, output, all, func(w io.Writer) error { return printClusters(w, all) }); err != nil {
+				return err
+			}
+			for _, c := range all {
+				if c.Problem != "" && (output == "" || output == "wide") {
+					fmt.Fprintf(r.errOut, "%s: %s\n", c.DataDir, c.Problem)
+				}
+			}
+			return nil
 		},
 	}
 	addOutputFlag(cmd, &output, "name")

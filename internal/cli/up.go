@@ -127,7 +127,7 @@ func (r *root) upDetached(ctx context.Context, in instance.Instance) error {
 		return fmt.Errorf("find own program: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(in.LogFile), 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
+		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
 	}
 	log, err := os.OpenFile(in.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -38,7 +38,7 @@ func (e *HeldError) Error() string {
 // CheckRoot refuses who is not root: containers can't be made then.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("carob runs containers and needs root: try `sudo carob up`")
+		return errors.New("carob runs containers and needs root: use sudo")
 	}
 	return nil
 }
