@@ -158,6 +158,7 @@ func TestHostileLinkNames(t *testing.T) {
 	}{
 		{podOf("a", "../x"), "c", "01"},
 		{podOf("a/b", "x"), "c", "01"},
+		{podOf("a", "x"), "c/../../d", "01"}, // the cleaned path lies beside the directory
 		{podOf("a", "x"), "../../c", "01"},
 		{podOf("a", "x"), "c", "0/1"},
 		{podOf("a", "x\x00"), "c", "01"},
