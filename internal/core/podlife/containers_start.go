@@ -60,7 +60,7 @@ func (m *machine) held() bool {
 	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
 		if m.s.Held.Reason == "" {
 			m.s.Held.At = m.now
-			m.event(corev1.EventTypeNormal, "WaitingForRoom", fmt.Sprintf("%s Waits until these have ended: %s", h.Why, h.Object), "")
+			m.event(corev1.EventTypeNormal, "WaitingForRoom", fmt.Sprintf("Waits until these have ended: %s (%s)", h.Object, h.Why), "")
 		}
 		m.s.Held.Reason, m.s.Held.Message = h.For, h.Object
 	}
