@@ -355,6 +355,7 @@ func (c *carob) agent() (*node.Agent, error) {
 			"/" + imageapi.Path:       images,
 			"/" + imageapi.Path + "/": images,
 		},
+		SeccompDefault: !c.in.Hardening.SeccompUnconfined, NetRaw: !c.in.Hardening.NoNetRaw, PodPids: int64(c.in.Hardening.PodPids),
 		Manifests: c.in.PodManifestDir, Complete: completePod,
 		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace, ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		Journal: c.timeline,

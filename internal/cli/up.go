@@ -26,6 +26,8 @@ func (r *root) upCommand() *cobra.Command {
 	var (
 		f      instance.Flags
 		detach bool
+
+		seccomp, netRaw bool
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -47,6 +49,7 @@ Pods that ran when carob stopped go on running and are taken over again.`,
   carob up --runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.Hardening.SeccompUnconfined, f.Hardening.NoNetRaw = !seccomp, !netRaw
 			in, err := r.instanceOf(f)
 			if err != nil {
 				return err
@@ -97,6 +100,9 @@ Pods that ran when carob stopped go on running and are taken over again.`,
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "address range of services, or two of different families with a comma between them: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceNodePorts, "service-node-port-range", "", "node ports of services, as FIRST-LAST or FIRST+COUNT (default 30000-32767)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "how many pods this node takes (default 250)")
+	fl.IntVar(&f.Hardening.PodPids, "pod-max-pids", 0, "how many processes and threads a pod may have, -1 for any number (default 4096)")
+	fl.BoolVar(&seccomp, "seccomp-default", true, "give pods that name no seccomp profile the runtime's default one; false leaves them unconfined")
+	fl.BoolVar(&netRaw, "allow-net-raw", true, "let containers have CAP_NET_RAW without asking for it; false breaks ping of BusyBox and Debian")
 	n := &f.Pressure
 	fl.StringVar(&n.Hard, "eviction-hard", "", "when pods are evicted at once (default memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%)")
 	fl.StringVar(&n.Soft, "eviction-soft", "", "when pods are evicted after a grace period, such as memory.available<300Mi")

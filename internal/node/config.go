@@ -69,6 +69,10 @@ type Config struct {
 	// as the API server does for others. Required with Manifests.
 	Complete func(*corev1.Pod) error
 
+	SeccompDefault bool  // RuntimeDefault where a pod names no seccomp profile; upstream: false
+	NetRaw         bool  // containers keep CAP_NET_RAW without asking for it (decision 12); upstream: true
+	PodPids        int64 // processes and threads of a pod at most (L3.117m); 0 and less: no limit
+
 	Eviction *eviction.Config      // nil: upstream's hard thresholds (L7.145)
 	ImageGC  *eviction.ImagePolicy // nil: upstream's (L7.133)
 

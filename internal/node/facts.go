@@ -49,6 +49,7 @@ func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool) *fact
 		base: spec.Node{
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
 			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: v2,
+			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw,
 		},
 		hostIPs: cfg.HostIPs, tell: func(string) {}, log: klog.FromContext(ctx),
 		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},

@@ -120,6 +120,13 @@ func (h *health) features(n *spec.Node) {
 	}
 }
 
+// recursiveReadOnly says whether the default runtime handler makes read-only mounts so to their last.
+func (h *health) recursiveReadOnly() bool {
+	var n spec.Node
+	h.features(&n)
+	return n.RecursiveReadOnly
+}
+
 // nodeFeatures is what the Node object says about the runtime.
 func (h *health) nodeFeatures() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) {
 	last := h.last.Load()

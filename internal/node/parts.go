@@ -95,7 +95,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
 	}
 	core := p.client.CoreV1()
-	p.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd"})
+	p.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd", PodPids: cfg.PodPids})
 	if err := p.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
@@ -110,6 +110,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.health = &health{runtime: cfg.Runtime, changed: func() { p.pods.NodeChanged() }}
 	p.health.look(ctx)
 	p.facts = newFacts(ctx, cfg, machine, p.cgroups.V2())
+	p.facts.base.SwapController, p.facts.base.PageSizes = p.cgroups.SwapController(), p.cgroups.PageSizes()
 	p.health.features(&p.facts.base)
 	node := p.facts.node
 
@@ -176,6 +177,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
 		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
+		PodDir:   p.volumes.PodDir,
 		PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: func() { p.reporter.Poke() },
 		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted,
 	})
@@ -262,6 +264,7 @@ func (p *parts) lifeNode() func() podlife.Node {
 	return func() podlife.Node {
 		n := fixed
 		n.HostIPs = p.facts.addresses()
+		n.RecursiveReadOnly = p.health.recursiveReadOnly()
 		n.NetworkProblem, n.DiskShort = p.health.networkProblem(), p.eviction.DiskShort()
 		return n
 	}

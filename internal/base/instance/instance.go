@@ -39,6 +39,7 @@ type Flags struct {
 	ContainerLogDir string   // links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
 	ResolvConf      string   // resolver file that pods get; empty: the host's
 	Pressure        Pressure
+	Hardening       Hardening
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
 	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
@@ -64,6 +65,13 @@ type Pressure struct {
 	ImageHigh, ImageLow               int // percent
 	ImageMinAge                       time.Duration
 	ShutdownGrace, ShutdownCritical   time.Duration
+}
+
+// Hardening is what pods are kept from unless they say otherwise; the zero value keeps them from most.
+type Hardening struct {
+	SeccompUnconfined bool // no seccomp profile where a pod names none, as the kubelet's --seccomp-default=false
+	NoNetRaw          bool // containers have CAP_NET_RAW only if they ask for it
+	PodPids           int  // processes and threads of a pod at most; 0: 4096, -1: no limit
 }
 
 // Audit is what the API server records of its requests, with the names of
@@ -103,6 +111,7 @@ const (
 	defaultServices  = "10.96.0.0/16"
 	defaultNodePorts = "30000-32767"
 	defaultMaxPods   = 250
+	defaultPodPids   = 4096
 )
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
@@ -155,6 +164,12 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	}
 	if in.MaxPods == 0 {
 		in.MaxPods = defaultMaxPods
+	}
+	if in.Hardening.PodPids == 0 {
+		in.Hardening.PodPids = defaultPodPids
+	}
+	if in.Hardening.PodPids < -1 {
+		return Instance{}, fmt.Errorf("%w --pod-max-pids: %d is neither a number of processes nor -1", ErrFlag, in.Hardening.PodPids)
 	}
 	if err := in.checkNumbers(); err != nil {
 		return Instance{}, err

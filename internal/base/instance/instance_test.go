@@ -64,6 +64,7 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--cni-conf-dir":    {CNIConfDir: "/does/not/exist"},
 		"--registry-config": {RegistryConfig: "/does/not/exist"},
 		"--max-pods":        {MaxPods: -1},
+		"--pod-max-pids":    {Hardening: Hardening{PodPids: -2}},
 
 		"--pod-manifest-dir": {PodManifestDir: "/does/not/exist"},
 		"--runtime-endpoint": {RuntimeEndpoint: "containerd"},

@@ -28,7 +28,7 @@ func limited(v *corev1.Volume) bool {
 // OverLocalLimit says which limit on local storage the pod exceeds, as its status
 // shows it, and as what evictions are counted for it (L7.152); empty: none.
 func OverLocalLimit(u Usage) (message, signal string) {
-	total := int64(0)
+	total := u.FileBytes
 	held := map[string]int64{}
 	for _, v := range u.Volumes {
 		held[v.Name] = v.Bytes

@@ -20,6 +20,8 @@ type Usage struct {
 	Processes  int64
 	Containers []ContainerUsage
 	Volumes    []VolumeUsage // those on the node's disk
+	// Files are the pod's own, which its containers can write: its hosts file, termination messages.
+	FileBytes, FileInodes int64
 }
 
 // ContainerUsage is what one container uses.
@@ -64,6 +66,9 @@ func (u *Usage) measure(s Signal, split bool) int64 {
 		if !split || onNode {
 			count(c.Logs, c.LogInodes)
 		}
+	}
+	if !split || onNode {
+		count(u.FileBytes, u.FileInodes)
 	}
 	for _, v := range u.Volumes {
 		if !split || onNode {

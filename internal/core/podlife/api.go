@@ -39,6 +39,8 @@ type Node struct {
 	ClusterDomain   string        // "cluster.local"
 	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
 	DiskShort       bool          // pods that ended give up their containers before others are evicted (L7.147)
+	// RecursiveReadOnly: the runtime can make what is mounted below a read-only mount read-only, too.
+	RecursiveReadOnly bool
 }
 
 // Stop asks for the end of a pod that its owner did not delete (L7.150, L7.156, L3.40).

@@ -250,7 +250,7 @@ func (m *machine) volumeMounts(c *slot, old *corev1.ContainerStatus) []corev1.Vo
 		s := corev1.VolumeMountStatus{Name: v.Name, MountPath: v.MountPath, ReadOnly: v.ReadOnly}
 		if v.ReadOnly {
 			mode := corev1.RecursiveReadOnlyDisabled
-			if r := v.RecursiveReadOnly; r != nil && *r != corev1.RecursiveReadOnlyDisabled {
+			if r := v.RecursiveReadOnly; r != nil && (*r == corev1.RecursiveReadOnlyEnabled || *r == corev1.RecursiveReadOnlyIfPossible && m.in.Node.RecursiveReadOnly) {
 				mode = corev1.RecursiveReadOnlyEnabled
 			}
 			s.RecursiveReadOnly = &mode

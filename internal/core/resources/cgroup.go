@@ -144,7 +144,16 @@ func ContainerCgroup(pod *corev1.Pod, c *corev1.Container) Cgroup {
 	if !named {
 		cpu = c.Resources.Limits.Cpu().MilliValue()
 	}
-	return Cgroup{CPUShares: CPUShares(cpu), CPUQuota: CPUQuota(cpuLimit), Memory: memory, HugePages: hugePages(c.Resources.Limits)}
+	// The pod's pages are there for containers that limit none of that size themselves (L3.117j).
+	pages := hugePages(c.Resources.Limits)
+	if podresources.IsPodLevelLimitsSet(pod) {
+		for _, h := range hugePages(pod.Spec.Resources.Limits) {
+			if !slices.ContainsFunc(pages, func(own HugePage) bool { return own.Size == h.Size }) {
+				pages = append(pages, h)
+			}
+		}
+	}
+	return Cgroup{CPUShares: CPUShares(cpu), CPUQuota: CPUQuota(cpuLimit), Memory: memory, HugePages: pages}
 }
 
 func hugePages(limits corev1.ResourceList) []HugePage {

@@ -32,11 +32,13 @@ import (
 type Config struct {
 	Root    string // parent of kubepods: "/", "/carob"
 	Systemd bool   // the systemd driver; false: cgroupfs
+	PodPids int64  // processes and threads of a pod at most (L3.117m); 0 and less: no limit
 }
 
 // Manager makes and removes the groups. It is safe for concurrent use.
 type Manager struct {
 	systemd bool
+	pids    int64 // of Config.PodPids; -1: no limit
 	root    resources.CgroupPath
 	v2      bool
 
@@ -56,7 +58,10 @@ type podGroup struct {
 
 // New returns a Manager; nothing is made before Init.
 func New(cfg Config) *Manager {
-	m := &Manager{systemd: cfg.Systemd, v2: cgroups.IsCgroup2UnifiedMode(), pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
+	m := &Manager{systemd: cfg.Systemd, pids: cfg.PodPids, v2: cgroups.IsCgroup2UnifiedMode(), pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
+	if m.pids <= 0 {
+		m.pids = -1
+	}
 	for step := range strings.SplitSeq(strings.Trim(cfg.Root, "/"), "/") {
 		if step != "" {
 			m.root = append(m.root, step)
@@ -257,13 +262,13 @@ func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
 }
 
 func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {
-	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: want.Memory}
+	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: want.Memory, PidsLimit: &m.pids}
 	m.cpu(r, want.CPUShares)
 	if want.CPUQuota != 0 {
 		r.CpuQuota, r.CpuPeriod = want.CPUQuota, resources.CPUPeriod
 	}
-	if len(want.HugePages) > 0 {
-		for _, size := range cgroups.HugePageSizes() {
+	if m.has("hugetlb", "hugetlb.") {
+		for _, size := range m.PageSizes() { // those that nobody asked for are limited to none (L3.117n)
 			limit := &cgroups.HugepageLimit{Pagesize: size}
 			for _, h := range want.HugePages {
 				if kernelPageSize(h.Size) == size {
@@ -274,6 +279,27 @@ func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {
 		}
 	}
 	return r
+}
+
+// PageSizes are those of huge pages that the machine has, as cgroups spell them.
+func (m *Manager) PageSizes() []string { return cgroups.HugePageSizes() }
+
+// SwapController says whether the groups can limit swap. It knows after Init.
+func (m *Manager) SwapController() bool {
+	return m.has("memory", map[bool]string{false: "memory.memsw.limit_in_bytes", true: "memory.swap.max"}[m.v2])
+}
+
+// has says whether the node's group has a file of a controller whose name begins so.
+func (m *Manager) has(controller, file string) bool {
+	if m.v2 {
+		controller = ""
+	}
+	dir := m.bases[controller]
+	if dir == "" {
+		return false
+	}
+	entries, err := os.ReadDir(dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), file) })
 }
 
 // kernelPageSize turns "2Mi" into the kernel's "2MB".

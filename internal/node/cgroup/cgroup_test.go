@@ -53,7 +53,7 @@ func TestPodGroup(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	m := New(Config{Root: fmt.Sprintf("/carob-test-%d", os.Getpid())})
+	m := New(Config{Root: fmt.Sprintf("/carob-test-%d", os.Getpid()), PodPids: 77})
 	if err := m.Init(); err != nil {
 		t.Fatal(err)
 	}
@@ -104,6 +104,15 @@ func TestPodGroup(t *testing.T) {
 	}
 	if got := read(dir("memory"), "memory.limit_in_bytes", "memory.max"); got != "67108864" {
 		t.Errorf("memory limit %s", got)
+	}
+	if got := read(dir("pids"), "pids.max", "pids.max"); got != "77" {
+		t.Errorf("processes of the pod %s", got) // L3.117m
+	}
+	if err := m.Resize(pod, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(dir("pids"), "pids.max", "pids.max"); got != "77" {
+		t.Errorf("processes of the pod after a resize %s", got)
 	}
 	shares := map[bool]string{false: "512", true: fmt.Sprint(resources.CPUWeight(512))}[m.V2()]
 	if got := read(dir("cpu"), "cpu.shares", "cpu.weight"); got != shares {

@@ -7,6 +7,25 @@ import (
 	"syscall"
 )
 
+// filesUsage is what the regular files right in a directory take of the disk, not what lies below.
+func filesUsage(dir string) (bytes, inodes int64) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, 0
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			bytes += st.Blocks * 512
+			inodes++
+		}
+	}
+	return bytes, inodes
+}
+
 // diskUsage is what a directory and all in it take of the disk; what can't be read
 // counts nothing. Neither a link nor a mount leads out of it, whatever the
 // containers that write it do meanwhile.

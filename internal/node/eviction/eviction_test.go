@@ -169,6 +169,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root,
 		LogDir:    func(pod *corev1.Pod) string { return filepath.Join(w.root, "logs", pod.Name) },
 		VolumeDir: func(uid types.UID, volume string) string { return filepath.Join(w.root, string(uid), volume) },
+		PodDir:    func(uid types.UID) string { return filepath.Join(w.root, string(uid)) },
 		PodEvent: func(pod *corev1.Pod, e podlife.Event, a map[string]string) {
 			w.note("event %s %s %s: %s[%s]", pod.Name, e.Type, e.Reason, e.Message, a["starved_resource"])
 		},
@@ -364,6 +365,43 @@ func TestPodOverItsLocalLimitGoes(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.look(t, "", "stop limited Evicted grace 1s -", `event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
+	})
+}
+
+// What a container writes to the hosts file or as its termination message counts as the pod's, whose
+// limit it may not pass by it (CVE-2020-8557). A link that it makes there leads nowhere.
+func TestPodFilesCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		limited := func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("64Ki")}
+		}
+		for _, name := range []string{"hosts", "message", "link", "free"} {
+			if name == "free" {
+				w.add(name, 1)
+			} else {
+				w.add(name, 1, limited)
+			}
+			if err := os.MkdirAll(filepath.Join(w.root, name, "below"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.look(t, "")
+		big := make([]byte, 100<<10)
+		for _, path := range []string{"hosts/etc-hosts", "message/termination.c.12345678", "free/etc-hosts", "outside"} {
+			if err := os.WriteFile(filepath.Join(w.root, path), big, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(filepath.Join(w.root, "outside"), filepath.Join(w.root, "link", "etc-hosts")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(w.root, "link", "below", "volume"), big, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		const message = `Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. []`
+		w.look(t, "", "stop hosts Evicted grace 1s -", "event hosts Warning "+message, "stop message Evicted grace 1s -", "event message Warning "+message)
 	})
 }
 

@@ -53,6 +53,9 @@ type Config struct {
 	// LogDir and VolumeDir are where a pod's container logs and one of its emptyDirs lie.
 	LogDir    func(pod *corev1.Pod) string
 	VolumeDir func(uid types.UID, volume string) string
+	// PodDir has the files of a pod that the agent makes and its containers write: the hosts
+	// file, termination messages.
+	PodDir func(uid types.UID) string
 	// PodEvent and NodeEvent record events; they must not block.
 	PodEvent  func(pod *corev1.Pod, e podlife.Event, annotations map[string]string)
 	NodeEvent func(eventType, reason, message string)

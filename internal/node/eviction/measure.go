@@ -157,6 +157,7 @@ func (m *Manager) stats(ctx context.Context, list []*corev1.Pod) ([]*cri.Contain
 }
 
 func (m *Manager) measureVolumes(ctx context.Context, u *eviction.Usage) {
+	u.FileBytes, u.FileInodes = filesUsage(m.cfg.PodDir(u.Pod.UID))
 	for i := range u.Pod.Spec.Volumes {
 		v := &u.Pod.Spec.Volumes[i]
 		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {

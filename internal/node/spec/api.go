@@ -28,9 +28,12 @@ type Node struct {
 	LogRoot        string   // root of the pod logs (L3.155)
 	SeccompRoot    string   // directory of Localhost profiles (L3.161)
 	SeccompDefault bool     // RuntimeDefault instead of Unconfined where a pod says nothing
+	NetRaw         bool     // containers keep CAP_NET_RAW without asking for it
 	Capacity       corev1.ResourceList
 	Allocatable    corev1.ResourceList
 	CgroupV2       bool
+	SwapController bool     // cgroups can limit swap
+	PageSizes      []string // of huge pages, as cgroups spell them: "2MB"
 
 	UserNamespaces    bool // the runtime handler supports spec.hostUsers=false (L3.163)
 	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts

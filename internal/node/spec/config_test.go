@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -220,6 +221,107 @@ func TestSecurity(t *testing.T) {
 	})
 	if sc.Seccomp.ProfileType != cri.SecurityProfile_RuntimeDefault || sc.Apparmor.LocalhostRef != "prof" {
 		t.Errorf("defaults: %v", sc)
+	}
+}
+
+// Pods that ask for nothing get less than the runtime would give; those that ask get it.
+func TestHardening(t *testing.T) {
+	seccomp := func(kind corev1.SeccompProfileType) *corev1.SecurityContext {
+		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind}}
+	}
+	capabilities := func(add ...corev1.Capability) *corev1.SecurityContext {
+		return &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: add}}
+	}
+	for _, tc := range []struct {
+		name    string
+		sc      *corev1.SecurityContext
+		pod     *corev1.PodSecurityContext
+		node    func(*Node)
+		profile cri.SecurityProfile_ProfileType
+		drop    string
+	}{
+		{"nothing", nil, nil, nil, cri.SecurityProfile_RuntimeDefault, "NET_RAW"},
+		{"unconfined by the container", seccomp(corev1.SeccompProfileTypeUnconfined), nil, nil, cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"unconfined by the pod", nil, &corev1.PodSecurityContext{SeccompProfile: seccomp(corev1.SeccompProfileTypeUnconfined).SeccompProfile}, nil, cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"--seccomp-default=false", nil, nil, func(n *Node) { n.SeccompDefault = false }, cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"--allow-net-raw", nil, nil, func(n *Node) { n.NetRaw = true }, cri.SecurityProfile_RuntimeDefault, ""},
+		{"asks for it", capabilities("NET_RAW"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
+		{"asks for it with its other name", capabilities("cap_net_raw"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
+		{"asks for all", capabilities("ALL"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
+		{"asks for another", capabilities("NET_ADMIN"), nil, nil, cri.SecurityProfile_RuntimeDefault, "NET_RAW"},
+		{"wants none", &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, nil, nil, cri.SecurityProfile_RuntimeDefault, "ALL"},
+		{"privileged", &corev1.SecurityContext{Privileged: new(true)}, nil, nil, cri.SecurityProfile_Unconfined, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pod := testPod()
+			pod.Spec.SecurityContext, pod.Spec.Containers[0].SecurityContext = tc.pod, tc.sc
+			in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{UID: new(int64(33))}}
+			in.Node.SeccompDefault = true
+			if tc.node != nil {
+				tc.node(in.Node)
+			}
+			cfg, err := ContainerConfig(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sc := cfg.Linux.SecurityContext
+			if got := strings.Join(sc.Capabilities.DropCapabilities, ","); sc.Seccomp.ProfileType != tc.profile || got != tc.drop {
+				t.Errorf("seccomp %s, without %q; want %s, without %q", sc.Seccomp.ProfileType, got, tc.profile, tc.drop)
+			}
+		})
+	}
+}
+
+// Huge pages and swap: what nobody asked for there is none of (L3.117j, l, n).
+func TestPagesAndSwap(t *testing.T) {
+	page := func(size, amount string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceName(corev1.ResourceHugePagesPrefix + size): resource.MustParse(amount)}
+	}
+	pages := func(r *cri.LinuxContainerResources) (out string) {
+		for _, h := range r.HugepageLimits {
+			out += fmt.Sprintf("%s=%d ", h.PageSize, h.Limit)
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		container, pod corev1.ResourceList
+		want           string
+	}{
+		{nil, nil, "2MB=0 1GB=0 "},
+		{page("2Mi", "4Mi"), nil, "2MB=4194304 1GB=0 "},
+		{nil, page("1Gi", "2Gi"), "1GB=2147483648 2MB=0 "},
+		{page("2Mi", "2Mi"), page("2Mi", "8Mi"), "2MB=2097152 1GB=0 "},
+	} {
+		pod := testPod()
+		pod.Spec.Containers[0].Resources.Limits = tc.container
+		if tc.pod != nil {
+			pod.Spec.Resources = &corev1.ResourceRequirements{Limits: tc.pod}
+		}
+		if got := pages(ContainerResources(pod, &pod.Spec.Containers[0], &Node{PageSizes: []string{"2MB", "1GB"}})); got != tc.want {
+			t.Errorf("%v in %v: %q, want %q", tc.container, tc.pod, got, tc.want)
+		}
+	}
+	for _, tc := range []struct {
+		v2, controller bool
+		limit, unified string
+		both           int64
+	}{
+		{true, true, "", "0", 0}, // without a limit of memory, too
+		{true, true, "1Mi", "0", 0},
+		{true, false, "1Mi", "", 0},
+		{false, true, "1Mi", "", 1 << 20},
+		{false, true, "", "", 0},
+		{false, false, "1Mi", "", 0},
+	} {
+		pod := testPod()
+		pod.Spec.Containers[0].Resources.Limits = nil
+		if tc.limit != "" {
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(tc.limit)}
+		}
+		r := ContainerResources(pod, &pod.Spec.Containers[0], &Node{CgroupV2: tc.v2, SwapController: tc.controller})
+		if r.Unified["memory.swap.max"] != tc.unified || r.MemorySwapLimitInBytes != tc.both {
+			t.Errorf("%+v: %v", tc, r)
+		}
 	}
 }
 

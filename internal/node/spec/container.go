@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -73,14 +75,32 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 		MemoryLimitInBytes: cg.Memory,
 		OomScoreAdj:        resources.OOMScoreAdj(pod, c, node.Capacity.Memory().Value()),
 	}
-	for _, h := range cg.HugePages {
-		r.HugepageLimits = append(r.HugepageLimits, &cri.HugepageLimit{PageSize: pageSize(h.Size), Limit: uint64(h.Limit)})
-	}
+	r.HugepageLimits = hugePages(cg.HugePages, node.PageSizes)
 	if node.CgroupV2 {
 		r.Unified = map[string]string{"memory.oom.group": "1"} // L3.117k
-		r.MemorySwapLimitInBytes = cg.Memory                   // as much as memory: no swap (L3.117l)
+	}
+	switch { // no swap (L3.117l), also for a container without a limit of memory
+	case !node.SwapController:
+	case node.CgroupV2:
+		r.Unified["memory.swap.max"] = "0"
+	default:
+		r.MemorySwapLimitInBytes = cg.Memory // both together; version 1 can't forbid it to one that has no limit
 	}
 	return r
+}
+
+// hugePages are the limits for all sizes that the machine has: none where nothing was asked for (L3.117n).
+func hugePages(wanted []resources.HugePage, sizes []string) []*cri.HugepageLimit {
+	var out []*cri.HugepageLimit
+	for _, h := range wanted {
+		out = append(out, &cri.HugepageLimit{PageSize: pageSize(h.Size), Limit: uint64(h.Limit)})
+	}
+	for _, size := range sizes {
+		if !slices.ContainsFunc(out, func(h *cri.HugepageLimit) bool { return h.PageSize == size }) {
+			out = append(out, &cri.HugepageLimit{PageSize: size})
+		}
+	}
+	return out
 }
 
 // pageSize spells a page size as cgroups do: 2MB for 2Mi.

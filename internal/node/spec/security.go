@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -184,11 +185,26 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 			sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, string(name))
 		}
 	}
+	if !in.Node.NetRaw && !sc.Privileged && !capabilityIn(sc.Capabilities.AddCapabilities, netRaw) && !capabilityIn(sc.Capabilities.DropCapabilities, netRaw) {
+		sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, netRaw)
+	}
 	if !sc.Privileged && (own.ProcMount == nil || *own.ProcMount != corev1.UnmaskedProcMount) {
 		sc.MaskedPaths = slices.Clone(maskedPaths)
 		sc.ReadonlyPaths = slices.Clone(readonlyPaths)
 	}
 	return sc, nil
+}
+
+// netRaw is what a container may have to ask for: with it a process writes any frame, and reaches the
+// kernel's code for packet sockets. Some versions of ping need it (decision 12).
+const netRaw = "NET_RAW"
+
+// capabilityIn says whether a list of capabilities has one of that name, or all of them.
+func capabilityIn(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(c string) bool {
+		c = strings.TrimPrefix(strings.ToUpper(c), "CAP_")
+		return c == name || c == "ALL"
+	})
 }
 
 // checkNonRoot refuses containers that would run as root against their word (L3.160).
@@ -232,10 +248,11 @@ func groups(pod *corev1.Pod) ([]int64, cri.SupplementalGroupsPolicy) {
 	return list, cri.SupplementalGroupsPolicy_Merge
 }
 
-// seccompProfile chooses the container's profile, else the pod's, else the node's default (L3.161).
+// seccompProfile chooses the container's profile, else the pod's, else the node's default, which a
+// privileged container has none of (L3.161).
 func seccompProfile(in *ContainerInput, p *corev1.SeccompProfile) (*cri.SecurityProfile, error) {
 	kind := corev1.SeccompProfileTypeUnconfined
-	if in.Node.SeccompDefault {
+	if own := in.Container.SecurityContext; in.Node.SeccompDefault && (own == nil || !isTrue(own.Privileged)) {
 		kind = corev1.SeccompProfileTypeRuntimeDefault
 	}
 	if p != nil {

@@ -87,6 +87,9 @@ func (m *Manager) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.podDir(uid), "volumes", name)
 }
 
+// PodDir is where the files of a pod lie that are in no volume, whether they are there or not.
+func (m *Manager) PodDir(uid types.UID) string { return m.podDir(uid) }
+
 // EmptyDir is where an emptyDir of a pod lies, whether it stands or not.
 func (m *Manager) EmptyDir(uid types.UID, name string) string { return m.volumeDir(uid, name) }
 

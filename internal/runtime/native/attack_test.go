@@ -32,7 +32,7 @@ func attack(name string) {
 var attacks = map[string]func(){
 	"victim": attackVictim, "euid": func() { fmt.Println(os.Geteuid()) }, "overwrite": attackOverwrite, "swap": attackSwap,
 	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull, "mounts": attackMounts,
-	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit, "abstract-sockets": attackSockets, "ipc": attackIPC,
+	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit, "abstract-sockets": attackSockets, "ipc": attackIPC, "ping": attackPing,
 	"keyrings": attackKeyrings, "descriptors": attackDescriptors, "net": attackNet, "bomb": attackBomb,
 	"peek": attackPeek, "race": attackRace,
 }
@@ -460,6 +460,25 @@ func attackSockets() {
 	b, _ := os.ReadFile("/proc/net/unix")
 	if bytes.Contains(b, []byte(attackSocket)) {
 		fmt.Println("ESCAPED: /proc/net/unix shows the neighbour's socket")
+	}
+}
+
+// attackPing pings the loopback by a socket for echoes, and tries what CAP_NET_RAW is for.
+func attackPing() {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
+	can("a socket for echoes", err)
+	to := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+	can("send an echo", unix.Sendto(fd, []byte{8, 0, 0, 0, 0, 0, 0, 1, 'h', 'i'}, 0, to))
+	can("patience", unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
+	b := make([]byte, 64)
+	n, _, err := unix.Recvfrom(fd, b, 0)
+	can("the answer", err)
+	if n != 10 || b[0] != 0 || string(b[8:n]) != "hi" {
+		fmt.Printf("ESCAPED: the control failed: the answer is %v\n", b[:n])
+	}
+	for what, s := range map[string][3]int{"raw": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, "packet": {unix.AF_PACKET, unix.SOCK_RAW, 0}, "cooked": {unix.AF_PACKET, unix.SOCK_DGRAM, 0}} {
+		_, err := unix.Socket(s[0], s[1], s[2])
+		must("a "+what+" socket", err)
 	}
 }
 

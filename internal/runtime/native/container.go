@@ -261,8 +261,8 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		etc:    map[string]string{},
 		userns: s.rec.UserNS, usernsIDs: ids, hooks: hooks,
 	}
-	for target, name := range map[string]string{"/etc/hostname": "hostname", "/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf"} {
-		pl.etc[target] = filepath.Join(r.sandboxDir(s.rec.ID), name)
+	for _, name := range podFiles {
+		pl.etc["/etc/"+name] = filepath.Join(r.sandboxDir(s.rec.ID), name)
 	}
 	_, mode, _ := startFlags(c)
 	pl.late = r.host.foreignProc && (mode == pidPod || mode == pidTarget) && r.lateForks(s)

@@ -63,7 +63,7 @@ func settingsOf(r *cri.LinuxContainerResources, v2 bool) []setting {
 		}
 		for _, file := range sortedKeys(r.Unified) {
 			controller, _, _ := strings.Cut(file, ".")
-			add(controller, file, r.Unified[file], false)
+			add(controller, file, r.Unified[file], file == "memory.swap.max") // a kernel may not count swap
 		}
 		return out
 	}

@@ -186,6 +186,9 @@ func (s *sandbox) hostname() string {
 	return h
 }
 
+// podFiles are the pod's files below /etc, in the sandbox's directory.
+var podFiles = []string{"hostname", "hosts", "resolv.conf"}
+
 // writePodFiles makes the files that containers see below /etc, and /dev/shm.
 func (r *Runtime) writePodFiles(s *sandbox) error {
 	dir := r.sandboxDir(s.rec.ID)
@@ -246,9 +249,7 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 	out := map[string]string{}
 	if !s.hostNetwork() {
 		out["net/ipv4/ip_unprivileged_port_start"] = "0"
-		if s.rec.UserNS == "" {
-			out["net/ipv4/ping_group_range"] = "0 2147483647"
-		}
+		out["net/ipv4/ping_group_range"] = "0 2147483647"
 	}
 	for name, value := range s.config.GetLinux().GetSysctls() {
 		path := name

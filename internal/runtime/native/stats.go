@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -152,12 +153,29 @@ func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats
 		st.Io = &cri.IoUsage{Timestamp: u.at, Psi: u.ioPr}
 	}
 	if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
+		own := r.podFiles(c)
+		d.Bytes, d.Inodes = d.Bytes+own.Bytes, d.Inodes+own.Inodes
 		st.WritableLayer = &cri.FilesystemUsage{
 			Timestamp: time.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: r.cfg.RootDir},
 			UsedBytes: value(uint64(d.Bytes)), InodesUsed: value(uint64(d.Inodes)),
 		}
 	}
 	return st
+}
+
+// podFiles are what the pod's files below /etc take of the disk, which its containers can write to:
+// they count for its oldest container, with its layer (CVE-2020-8557).
+func (r *Runtime) podFiles(c *container) (u Usage) {
+	if list := r.containersOf(c.rec.SandboxID); len(list) == 0 || list[0] != c {
+		return u
+	}
+	for _, name := range podFiles {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(r.sandboxDir(c.rec.SandboxID), name), &st) == nil {
+			u.Bytes, u.Inodes = u.Bytes+st.Blocks*512, u.Inodes+1
+		}
+	}
+	return u
 }
 
 // ContainerStats measures one container.
