@@ -265,7 +265,7 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 				return r
 			}, name)
 		}
-		if path == "" || strings.Contains(path, "..") || strings.HasPrefix(path, "/") {
+		if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.Contains(path, "..") || strings.IndexByte(path, 0) >= 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
 		}
 		if strings.IndexByte(value, 0) >= 0 {

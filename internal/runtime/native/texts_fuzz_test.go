@@ -69,3 +69,29 @@ func FuzzTexts(f *testing.F) {
 		}
 	})
 }
+
+// FuzzSysctls: whatever names and values a pod has, what is written lies below /proc/sys, is a file of
+// one of the pod's own namespaces, and has one reading.
+func FuzzSysctls(f *testing.F) {
+	for _, name := range []string{"net.ipv4.ip_forward", "net/ipv4/conf/eth0.1/forwarding", "kernel.shm_rmid_forced", "fs.mqueue.msg_max", "kernel.core_pattern",
+		"net/../kernel/core_pattern", "net..ipv4", "net/./x", "/net/x", "net/x/", "net", "", ".", "kernel/shmmax/../core_pattern", "net/x\x00/y", "NET/x"} {
+		f.Add(name, "1")
+	}
+	f.Add("kernel.shm_rmid_forced", "1\x00/path\x00text")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		s := &sandbox{config: &cri.PodSandboxConfig{Linux: &cri.LinuxPodSandboxConfig{Sysctls: map[string]string{name: value}}}}
+		files, err := sysctlsOf(s)
+		if err != nil {
+			return
+		}
+		for path, v := range files {
+			if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0) || strings.ContainsRune(v, 0) {
+				t.Fatalf("%q, %q: %q is written to %q", name, value, v, path)
+			}
+			if !strings.HasPrefix(path, "net/") && !strings.HasPrefix(path, "fs/mqueue/") && !strings.HasPrefix(path, "kernel/shm") && !strings.HasPrefix(path, "kernel/msg") &&
+				path != "kernel/sem" && path != "kernel/domainname" {
+				t.Fatalf("%q is in no namespace of the pod", path)
+			}
+		}
+	})
+}
