@@ -108,6 +108,7 @@ func changeRules() map[string]changeRule {
 		"PodManifestDir":   free("--pod-manifest-dir"), // static pods are what lies there
 		"ContainerLogDir":  free("--container-log-dir"),
 		"Pressure":         free("--eviction-hard"), // and its like
+		"Hardening":        free("--pod-max-pids"),  // and its like: the next pods have it
 		"Audit":            free("--audit-policy-file"),
 		"Authentication":   free("--authentication-config"),
 		"Admission":        free("--admission-control-config-file"),
