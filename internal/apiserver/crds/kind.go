@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"carob/internal/apiserver/resources"
 )
 
 // Kind is the group resource of definitions.
@@ -37,6 +39,7 @@ func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest
 	}
 	main.CreateStrategy = listed{main.CreateStrategy}
 	main.AfterCreate = func(runtime.Object, *metav1.CreateOptions) { written() }
+	resources.SpareDryRuns(main.Store)
 	return map[string]rest.Storage{Kind.Resource: main, Kind.Resource + "/status": customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme, main)}, nil
 }
 

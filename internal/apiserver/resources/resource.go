@@ -25,6 +25,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -117,7 +118,7 @@ type Resource struct {
 	Scale *Scale
 
 	// Customize may change the store before it is completed: other strategies,
-	// Begin/After hooks, Decorator.
+	// Begin/After hooks, Decorator. After hooks do not hear of dry runs (SpareDryRuns); Begin hooks do.
 	Customize func(s *genericregistry.Store, base *Strategy)
 	// Main, when set, replaces what is served for the kind itself.
 	Main func(s *Store) rest.Storage
@@ -207,6 +208,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	if r.Customize != nil {
 		r.Customize(s, strategy)
 	}
+	SpareDryRuns(s)
 	opts := &generic.StoreOptions{RESTOptions: b.Options, AttrFunc: attrs, Indexers: r.Indexers}
 	if len(r.Index) > 0 {
 		opts.TriggerFunc = storage.IndexerFuncs{}
@@ -236,6 +238,32 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 		maps.Copy(out, more)
 	}
 	return main, out, nil
+}
+
+// SpareDryRuns keeps dry runs from the hooks of s that run after a write: upstream's store calls them for a dry run,
+// too, though nothing was stored, and a hook that acts on what it hears would make it true.
+func SpareDryRuns(s *genericregistry.Store) {
+	if created := s.AfterCreate; created != nil {
+		s.AfterCreate = func(obj runtime.Object, opts *metav1.CreateOptions) {
+			if !dryrun.IsDryRun(opts.DryRun) {
+				created(obj, opts)
+			}
+		}
+	}
+	if updated := s.AfterUpdate; updated != nil {
+		s.AfterUpdate = func(obj runtime.Object, opts *metav1.UpdateOptions) {
+			if !dryrun.IsDryRun(opts.DryRun) {
+				updated(obj, opts)
+			}
+		}
+	}
+	if deleted := s.AfterDelete; deleted != nil {
+		s.AfterDelete = func(obj runtime.Object, opts *metav1.DeleteOptions) {
+			if !dryrun.IsDryRun(opts.DryRun) {
+				deleted(obj, opts)
+			}
+		}
+	}
 }
 
 // attributes returns what label and field selectors are matched against.

@@ -85,10 +85,7 @@ func (a *Allocator) Resource() *resources.Resource {
 			s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 				return a.begin(ctx, svc(obj), svc(old), dryrun.IsDryRun(opts.DryRun))
 			}
-			s.AfterDelete = func(obj runtime.Object, opts *metav1.DeleteOptions) {
-				if dryrun.IsDryRun(opts.DryRun) {
-					return
-				}
+			s.AfterDelete = func(obj runtime.Object, _ *metav1.DeleteOptions) {
 				s := svc(obj)
 				for _, ip := range clusterIPs(s) {
 					a.giveBack(context.Background(), ip, s)
