@@ -183,12 +183,19 @@ func (o *Options) clock() (clock.WithTicker, *pace) {
 func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
+	decoder := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
+	if o.foreign {
+		decoder = batchDecoder{decoder, versioner}
+	}
 	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
-		c.LeaseManagerConfig, bare{etcd3.NewDefaultDecoder(c.Codec, versioner)}, versioner)
+		c.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err
 	}
-	raw := counted{stored, o.engine.writes.of(c.GroupResource)}
+	var raw storage.Interface = counted{stored, o.engine.writes.of(c.GroupResource)}
+	if o.foreign {
+		raw = batching{raw, c.Codec, newFunc}
+	}
 	if o.allUncached {
 		return raw, stored.Close, nil
 	}

@@ -1,0 +1,200 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+)
+
+// batching is the store of one served version of a custom resource. Objects that are stored in another version are
+// converted by the user's webhook, as a rule: a list of them asks it once for batchSize objects, not once for each.
+//
+// Such a list is read twice. The first reading only collects what is to be converted; the second is the engine's own and
+// finds each object converted already. What has changed in between is converted by itself.
+type batching struct {
+	storage.Interface
+	codec     runtime.Codec
+	newObject func() runtime.Object
+}
+
+// batchSize is how many objects are converted by one call: as many as a page of a client's list has.
+const batchSize = 500
+
+// GetList implements storage.Interface.
+func (b batching) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	out, ok := list.(*unstructured.UnstructuredList)
+	if !ok || !opts.Recursive {
+		return b.Interface.GetList(ctx, key, opts, list)
+	}
+	// Most objects are stored as they are read.
+	version := b.newObject().GetObjectKind().GroupVersionKind().GroupVersion().String()
+	looking := &reading{version: version, stop: true}
+	err := b.Interface.GetList(looking.in(ctx), key, opts, out)
+	if !looking.others {
+		return err
+	}
+	out.Items = nil
+	collecting := &reading{version: version}
+	all := opts
+	if !all.Predicate.Empty() { // selected by what the conversion makes of them
+		all.Predicate.Label, all.Predicate.Field, all.Predicate.Limit = labels.Everything(), fields.Everything(), 0
+	}
+	if err := b.Interface.GetList(collecting.in(ctx), key, all, &unstructured.UnstructuredList{}); err != nil {
+		return err
+	}
+	found := &reading{version: version, done: true, converted: map[string]*unstructured.Unstructured{}}
+	for texts := range slices.Chunk(collecting.texts, batchSize) {
+		if err := b.convert(texts, found.converted); err != nil {
+			break // the engine's own reading says whose conversion fails, and how
+		}
+	}
+	return b.Interface.GetList(found.in(ctx), key, opts, out)
+}
+
+// convert puts the objects of texts, as they are stored, into converted.
+func (b batching) convert(texts [][]byte, converted map[string]*unstructured.Unstructured) error {
+	list := &unstructured.UnstructuredList{}
+	for _, text := range texts {
+		// An object without a version of its own is filled without a conversion.
+		o := &unstructured.Unstructured{}
+		if _, _, err := b.codec.Decode(text, nil, o); err != nil {
+			return fmt.Errorf("decode a stored object: %w", err)
+		}
+		list.Items = append(list.Items, *o)
+	}
+	list.SetGroupVersionKind(list.Items[0].GroupVersionKind())
+	list.SetKind(list.GetKind() + "List")
+	text, err := list.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encode a list: %w", err)
+	}
+	out, _, err := b.codec.Decode(text, nil, nil)
+	if err != nil {
+		return fmt.Errorf("convert a list: %w", err)
+	}
+	result, ok := out.(*unstructured.UnstructuredList)
+	if !ok || len(result.Items) != len(texts) {
+		return fmt.Errorf("convert a list: %d objects became %T", len(texts), out)
+	}
+	for i := range result.Items {
+		// The codec prunes single objects only. It adds defaults, too, which belong to the version that was stored.
+		is := &result.Items[i]
+		text, err := is.MarshalJSON()
+		if err != nil {
+			return fmt.Errorf("encode a converted object: %w", err)
+		}
+		o := &unstructured.Unstructured{}
+		if _, _, err := b.codec.Decode(text, nil, o); err != nil {
+			return fmt.Errorf("decode a converted object: %w", err)
+		}
+		within(o.Object, is.Object)
+		converted[string(texts[i])] = o
+	}
+	return nil
+}
+
+// within takes out of an object what another one does not have.
+func within(o, of map[string]any) {
+	for k, v := range o {
+		w, ok := of[k]
+		switch {
+		case !ok:
+			delete(o, k)
+		case w == nil:
+			o[k] = nil
+		default:
+			withinValue(v, w)
+		}
+	}
+}
+
+func withinValue(v, of any) {
+	switch v := v.(type) {
+	case map[string]any:
+		if w, ok := of.(map[string]any); ok {
+			within(v, w)
+		}
+	case []any:
+		if w, ok := of.([]any); ok && len(v) == len(w) {
+			for i := range v {
+				withinValue(v[i], w[i])
+			}
+		}
+	}
+}
+
+// reading is one reading of a list: until an object of another version is found, of all of those, or with their conversions.
+type reading struct {
+	version    string
+	stop, done bool
+
+	mu        sync.Mutex
+	others    bool
+	texts     [][]byte
+	converted map[string]*unstructured.Unstructured // by the object as it is stored; read only
+}
+
+type readingKey struct{}
+
+func (r *reading) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, readingKey{}, r)
+}
+
+// isOther tells whether an object is stored in another version. What this server has stored begins with its version.
+func (r *reading) isOther(data []byte) bool {
+	if bytes.HasPrefix(data, []byte(`{"apiVersion":"`+r.version+`"`)) {
+		return false
+	}
+	var o struct {
+		APIVersion string `json:"apiVersion"`
+	}
+	return json.Unmarshal(data, &o) == nil && o.APIVersion != r.version
+}
+
+// batchDecoder decodes the items of a reading.
+type batchDecoder struct {
+	etcd3.Decoder
+	versioner storage.Versioner
+}
+
+// errOtherVersion ends a reading that only looks.
+var errOtherVersion = fmt.Errorf("an object of another version")
+
+// DecodeListItem implements etcd3.Decoder.
+func (d batchDecoder) DecodeListItem(ctx context.Context, data []byte, rev uint64, newItem func() runtime.Object) (runtime.Object, error) {
+	r, ok := ctx.Value(readingKey{}).(*reading)
+	if !ok || !r.isOther(data) {
+		return d.Decoder.DecodeListItem(ctx, data, rev, newItem)
+	}
+	switch {
+	case r.done:
+		o := r.converted[string(data)]
+		if o == nil {
+			return d.Decoder.DecodeListItem(ctx, data, rev, newItem)
+		}
+		o = o.DeepCopy() // two objects may be the same but for their key
+		if err := d.versioner.UpdateObject(o, rev); err != nil {
+			return nil, fmt.Errorf("set the version of an object: %w", err)
+		}
+		return o, nil
+	case r.stop:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.others = true
+		return nil, errOtherVersion
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.texts = append(r.texts, data)
+	return newItem(), nil
+}
