@@ -374,21 +374,19 @@ func has(list []string, s string) bool {
 	return slices.Contains(list, s) || slices.Contains(list, "*")
 }
 
-// coversResource matches "pods", "pods/log", "*/scale" and "*".
+// coversResource matches "pods", "pods/log", "*/scale" and "*". An access review may ask about "pods/log" as one resource.
 func coversResource(rule, resource, sub string) bool {
-	if rule == "*" {
-		return true
+	if rule == "*" || sub == "" {
+		return rule == "*" || rule == resource
 	}
-	name, s, ok := strings.Cut(rule, "/")
-	if !ok {
-		return sub == "" && name == resource
+	name, ok := strings.CutSuffix(rule, sub)
+	if !ok || !strings.HasSuffix(name, "/") {
+		return false
 	}
-	return sub != "" && s == sub && (name == resource || name == "*")
+	name = name[:len(name)-1]
+	return name == resource || name == "*"
 }
 
 func coversPath(rule, path string) bool {
-	if prefix, ok := strings.CutSuffix(rule, "*"); ok {
-		return strings.HasPrefix(path, prefix)
-	}
-	return rule == path
+	return rule == path || strings.HasSuffix(rule, "*") && strings.HasPrefix(path, strings.TrimRight(rule, "*"))
 }

@@ -101,6 +101,22 @@ func TestRuleMatching(t *testing.T) {
 	}
 }
 
+// An access review may name "pods/log" as one resource, which is what a request with a subresource means, too.
+func TestCoveredResources(t *testing.T) {
+	for _, c := range []struct {
+		rule, resource, sub string
+		want                bool
+	}{
+		{"pods/log", "pods/log", "", true}, {"pods/log", "pods", "log", true}, {"pods/log", "pods", "", false}, {"pods", "pods/log", "", false},
+		{"*/log", "pods/log", "", false}, {"*/log", "pods", "log", true}, {"*/log", "pods", "blog", false}, {"a*/log", "pods", "log", false}, {"pods", "pods", "log", false},
+		{"*", "pods/log", "", true}, {"/log", "", "log", true}, {"log", "pods", "log", false},
+	} {
+		if got := coversResource(c.rule, c.resource, c.sub); got != c.want {
+			t.Errorf("%q covers %q %q: %v", c.rule, c.resource, c.sub, got)
+		}
+	}
+}
+
 func TestBindingScope(t *testing.T) {
 	r := NewRBAC(Policy{
 		ClusterRoles: []*rbacv1.ClusterRole{clusterRole("reader", rule("get", "core", "pods"))},

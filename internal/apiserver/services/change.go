@@ -56,6 +56,10 @@ func keepAllocated(s, old *corev1.Service) {
 // first; old is nil for a new service.
 func normalize(s, old *corev1.Service) {
 	is := &s.Spec
+	// What has no address has no policy for it. Upstream stores one, and hides it from every reader.
+	if p := is.InternalTrafficPolicy; p != nil && is.Type == corev1.ServiceTypeExternalName && (*p == corev1.ServiceInternalTrafficPolicyCluster || *p == corev1.ServiceInternalTrafficPolicyLocal) {
+		is.InternalTrafficPolicy = nil
+	}
 	if old == nil {
 		if is.ClusterIP != "" && len(is.ClusterIPs) == 0 {
 			is.ClusterIPs = []string{is.ClusterIP}

@@ -6,6 +6,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// What has no address has no policy for the way to it, whatever the client left there; a wrong one is for validation.
+func TestExternalNameHasNoInternalPolicy(t *testing.T) {
+	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)}}
+	for policy, kept := range map[corev1.ServiceInternalTrafficPolicy]bool{corev1.ServiceInternalTrafficPolicyLocal: false, corev1.ServiceInternalTrafficPolicyCluster: false, "Bad": true} {
+		for _, old := range []*corev1.Service{nil, old} {
+			s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "far.example", InternalTrafficPolicy: new(policy)}}
+			if normalize(s, old); (s.Spec.InternalTrafficPolicy != nil) != kept {
+				t.Errorf("%s: %v", policy, s.Spec.InternalTrafficPolicy)
+			}
+		}
+	}
+	s := old.DeepCopy()
+	if normalize(s, old); s.Spec.InternalTrafficPolicy == nil {
+		t.Error("a service with an address lost its policy")
+	}
+}
+
 // A client changes the type and leaves the rest as it read it.
 func TestChangedType(t *testing.T) {
 	nodePort := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.0.0.9", ClusterIPs: []string{"10.0.0.9"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},

@@ -46,8 +46,9 @@ func (s *Service) REST() rest.Storage { return &tokenREST{s} }
 type tokenREST struct{ *Service }
 
 var (
-	_ rest.NamedCreater             = (*tokenREST)(nil)
-	_ rest.GroupVersionKindProvider = (*tokenREST)(nil)
+	_ rest.NamedCreater                   = (*tokenREST)(nil)
+	_ rest.GroupVersionKindProvider       = (*tokenREST)(nil)
+	_ rest.SubresourceObjectMetaPreserver = (*tokenREST)(nil)
 )
 
 func (*tokenREST) New() runtime.Object { return &authenticationv1.TokenRequest{} }
@@ -58,6 +59,10 @@ func (*tokenREST) Destroy() {}
 func (*tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }
+
+// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate implements rest.SubresourceObjectMetaPreserver: a request may
+// name the UID of the account that it is for.
+func (*tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
 func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	req, ok := obj.(*authenticationv1.TokenRequest)
@@ -96,6 +101,8 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 		return nil, apierrors.NewConflict(schema.GroupResource{Group: authenticationv1.GroupName, Resource: "TokenRequest"}, name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
 	}
+	req.UID = account.GetUID()
+	req.Status = authenticationv1.TokenRequestStatus{}
 	if errs := validateRequest(req); len(errs) > 0 {
 		return nil, invalidRequest("", errs...)
 	}

@@ -85,6 +85,18 @@ func bindTo(kind, name string, uid types.UID) *authenticationv1.BoundObjectRefer
 	return &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name, UID: uid}
 }
 
+// The answer says which account the token is of, and a request for another one of that name is a conflict.
+func TestAccountOfRequest(t *testing.T) {
+	f := newFixture(t)
+	r, err := f.request(authenticationv1.TokenRequestSpec{})
+	if err != nil || r.UID != "sa-uid" {
+		t.Errorf("UID %q, %v", r.UID, err)
+	}
+	if s, ok := f.REST().(rest.SubresourceObjectMetaPreserver); !ok || !s.PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() {
+		t.Error("the UID of a request never arrives")
+	}
+}
+
 func TestTokenOfAPod(t *testing.T) {
 	f := newFixture(t)
 	r, err := f.request(authenticationv1.TokenRequestSpec{BoundObjectRef: bindTo("Pod", "p", "pod-uid")})
