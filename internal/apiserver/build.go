@@ -247,6 +247,9 @@ func hook(r *resources.Resource, rules validation.Rules) {
 	if rules.Subresource != nil {
 		r.Validator.Subresource = rules.Subresource
 	}
+	if rules.StatusWarnings != nil {
+		r.Validator.StatusWarnings = rules.StatusWarnings
+	}
 	if rules.Warnings != nil {
 		r.Validator.Warnings = rules.Warnings
 	}

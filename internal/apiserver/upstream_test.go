@@ -37,6 +37,8 @@ import (
 // them (made by test/conformance/validation).
 const upstreamDir = "testdata/validation"
 
+var corpusDir = flag.String("corpus", upstreamDir, "TestUpstreamValidation: where corpus.jsonl and grammar.jsonl are")
+
 var writeKnown = flag.Bool("write-known", false, "TestUpstreamValidation: write the differences to known.txt instead of failing")
 
 // upstreamCase is one change of one object, and what upstream finds wrong with the
@@ -60,24 +62,26 @@ type upstreamCase struct {
 func TestUpstreamValidation(t *testing.T) {
 	r := start(t, t.TempDir())
 	objects := r.upstreamObjects(t)
-	f, err := os.Open(filepath.Join(upstreamDir, "corpus.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	found := &differences{known: upstreamKnown(t)}
-	for lines := json.NewDecoder(f); ; {
-		var c upstreamCase
-		if err := lines.Decode(&c); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
+	for _, name := range []string{"corpus.jsonl", "grammar.jsonl"} { // each change of an object, and what the fields' grammar asks
+		f, err := os.Open(filepath.Join(*corpusDir, name))
+		if err != nil {
 			t.Fatal(err)
 		}
-		o := objects[c.Base]
-		if o == nil {
-			t.Fatalf("no object %s", c.Base)
+		defer f.Close()
+		for lines := json.NewDecoder(f); ; {
+			var c upstreamCase
+			if err := lines.Decode(&c); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			o := objects[c.Base]
+			if o == nil {
+				t.Fatalf("no object %s", c.Base)
+			}
+			o.compare(t, c, found)
 		}
-		o.compare(t, c, found)
 	}
 	found.report(t)
 }
@@ -511,11 +515,17 @@ func general(errs []string) []string {
 		if i := strings.Index(e, " value: "); i >= 0 && strings.ContainsAny(e[i+8:min(len(e), i+9)], "{[") {
 			e = e[:i]
 		}
+		// What is not printable is shown in more than one way, and may be cut in two.
+		if i := unprintable.FindStringIndex(e); i != nil {
+			e = e[:i[0]]
+		}
 		all = append(all, e)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
+
+var unprintable = regexp.MustCompile(`\\+(u[0-9a-f]{4}|x[0-9a-f]{2}|[abfnrtv])|[^ -~]|[&<>]`)
 
 // longestTold is how much of a message the corpus has, in bytes.
 const longestTold = 120

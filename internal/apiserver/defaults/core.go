@@ -98,6 +98,12 @@ func node(n *corev1.Node) {
 	roundUp(n.Status.Allocatable)
 }
 
+func resourceQuota(q *corev1.ResourceQuota) {
+	for _, list := range []corev1.ResourceList{q.Spec.Hard, q.Status.Hard, q.Status.Used} {
+		roundUp(list)
+	}
+}
+
 // limitRange completes each per-container item: a limit that is missing is the maximum, a missing request the limit,
 // else the minimum.
 func limitRange(l *corev1.LimitRange) {

@@ -1,6 +1,7 @@
 package defaults
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -202,6 +203,9 @@ func TestPullPolicy(t *testing.T) {
 		"nginx": corev1.PullAlways, "nginx:latest": corev1.PullAlways, "nginx:1": corev1.PullIfNotPresent,
 		"host:5000/nginx": corev1.PullAlways, "host:5000/nginx:1": corev1.PullIfNotPresent, "host:5000/nginx:latest": corev1.PullAlways,
 		"nginx@sha256:aa": corev1.PullIfNotPresent, "nginx:latest@sha256:aa": corev1.PullIfNotPresent,
+		// What is no name has no tag.
+		"Bad Value!": corev1.PullIfNotPresent, "../a": corev1.PullIfNotPresent, "a:b:c": corev1.PullIfNotPresent, "": corev1.PullIfNotPresent,
+		"a@sha256:" + strings.Repeat("0", 64): corev1.PullIfNotPresent, "a:latest@sha256:" + strings.Repeat("0", 64): corev1.PullAlways,
 	} {
 		if got := pullPolicy(image); got != want {
 			t.Errorf("%s: %s, want %s", image, got, want)

@@ -41,6 +41,7 @@ func registerCore(s *runtime.Scheme) {
 	add(s, namespace)
 	add(s, node)
 	add(s, limitRange)
+	add(s, resourceQuota)
 }
 
 func registerServices(s *runtime.Scheme) { add(s, service) }

@@ -1,8 +1,10 @@
 package defaults
 
 import (
-	"strings"
-
+	// Digests of an image's name are checked by them.
+	_ "crypto/sha256"
+	_ "crypto/sha512"
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -17,6 +19,11 @@ func Pod(p *corev1.Pod) {
 	if p.Spec.HostNetwork {
 		hostPorts(p.Spec.InitContainers)
 		hostPorts(p.Spec.Containers)
+	}
+	roundUp(p.Status.AllocatedResources)
+	if r := p.Status.Resources; r != nil {
+		roundUp(r.Limits)
+		roundUp(r.Requests)
 	}
 	for i := range p.Status.InitContainerStatuses {
 		resourceStatus(&p.Status.InitContainerStatuses[i])
@@ -93,13 +100,15 @@ func container(c *corev1.Container) {
 }
 
 // pullPolicy is Always for the tag "latest", named or implied; an image with another tag or a digest is looked up on
-// the node first (L1.15).
+// the node first (L1.15), and so is what is no name of an image.
 func pullPolicy(image string) corev1.PullPolicy {
-	if strings.Contains(image, "@") {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
 		return corev1.PullIfNotPresent
 	}
-	last := image[strings.LastIndexByte(image, '/')+1:]
-	if _, tag, ok := strings.Cut(last, ":"); ok && tag != "latest" && tag != "" {
+	if tagged, ok := named.(reference.Tagged); ok && tagged.Tag() != "latest" {
+		return corev1.PullIfNotPresent
+	} else if _, digested := named.(reference.Digested); digested && !ok {
 		return corev1.PullIfNotPresent
 	}
 	return corev1.PullAlways

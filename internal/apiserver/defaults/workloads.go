@@ -56,8 +56,7 @@ func statefulSet(s *appsv1.StatefulSet) {
 	podTemplate(&s.Spec.Template)
 	for i := range s.Spec.VolumeClaimTemplates {
 		c := &s.Spec.VolumeClaimTemplates[i]
-		orDefault(&c.APIVersion, "v1")
-		orDefault(&c.Kind, "PersistentVolumeClaim")
+		c.APIVersion, c.Kind = "v1", "PersistentVolumeClaim" // whatever else it says
 		persistentVolumeClaim(c)
 	}
 }

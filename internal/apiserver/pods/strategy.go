@@ -85,15 +85,12 @@ func (strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field
 }
 
 func (strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
-	return validation.PodWarnings(obj.(*corev1.Pod), nil)
+	return validation.PodWarnings(obj.(*corev1.Pod))
 }
 
-func (strategy) WarningsOnUpdate(_ context.Context, obj, old runtime.Object) []string {
-	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
-	if p.Generation == o.Generation {
-		return nil
-	}
-	return validation.PodWarnings(p, o)
+// WarningsOnUpdate implements rest.RESTUpdateStrategy: programs update pods, and often.
+func (strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
 }
 
 // CheckGracefulDelete chooses the grace period of a deletion (L1.90).
@@ -187,8 +184,8 @@ func (statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object)
 	return validation.ValidatePodStatusUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
-func (statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
-	return nil
+func (statusStrategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
+	return validation.PodStatusWarnings(obj.(*corev1.Pod))
 }
 
 func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {

@@ -278,12 +278,24 @@ func secrets() *Resource {
 func serviceAccounts() *Resource {
 	return Of[corev1.ServiceAccount, corev1.ServiceAccountList](Resource{
 		Kind: core("ServiceAccount"), ReturnDeleted: true, Plural: "serviceaccounts", ShortNames: []string{"sa"}, NoGeneration: true, ValidateName: apivalidation.ValidateServiceAccountName,
+		PrepareCreate: namesOfSecrets, PrepareUpdate: func(ctx context.Context, obj, _ runtime.Object) { namesOfSecrets(ctx, obj) },
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Secrets", Description: "Number of token secrets"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				s := o.(*corev1.ServiceAccount)
 				return []any{s.Name, int64(len(s.Secrets)), table.Age(s.CreationTimestamp, now)}
 			}},
 	})
+}
+
+// namesOfSecrets leaves nothing of an account's references to secrets but their names.
+func namesOfSecrets(_ context.Context, obj runtime.Object) {
+	a, ok := obj.(*corev1.ServiceAccount)
+	if !ok {
+		return
+	}
+	for i := range a.Secrets {
+		a.Secrets[i] = corev1.ObjectReference{Name: a.Secrets[i].Name}
+	}
 }
 
 func endpoints() *Resource {

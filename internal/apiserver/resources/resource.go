@@ -44,6 +44,8 @@ type Validator struct {
 	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
 	// Warnings are sent to the client with a create (old is nil) or an update.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
+	// StatusWarnings are sent with an update of the status.
+	StatusWarnings func(obj runtime.Object) []string
 }
 
 // Resource describes one served kind. Kind, Plural and the two constructors

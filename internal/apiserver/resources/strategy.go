@@ -283,8 +283,11 @@ func (s *StatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Ob
 }
 
 // WarningsOnUpdate implements rest.RESTUpdateStrategy.
-func (s *StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
-	return nil
+func (s *StatusStrategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
+	if s.resource.Validator.StatusWarnings == nil {
+		return nil
+	}
+	return s.resource.Validator.StatusWarnings(obj)
 }
 
 // objectMeta returns the metadata of an object of a registered kind, which

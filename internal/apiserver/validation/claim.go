@@ -87,7 +87,10 @@ func persistentVolumeClaimStatusUpdate(c, _ *corev1.PersistentVolumeClaim) field
 		at := at.Child("allocatedResources")
 		more := claimResource(name, at)
 		if len(more) == 0 {
-			more = validQuantity(c.Status.AllocatedResources[name], at.Key(string(name)))
+			q := c.Status.AllocatedResources[name]
+			if more = validQuantity(q, at.Key(string(name))); name != corev1.ResourceStorage {
+				more = amountOf(corev1.ResourceStorage, q, at.Key(string(name)))
+			}
 		}
 		errs = append(errs, more...)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 )
 
 const (
@@ -23,9 +23,9 @@ const (
 
 // specialIP says why an address can't be somebody else's; empty when it can.
 func specialIP(ip string) string {
-	a, err := netip.ParseAddr(ip)
+	a := netutils.ParseIPSloppy(ip)
 	switch {
-	case err != nil:
+	case a == nil:
 		return "must be a valid IP address"
 	case a.IsUnspecified():
 		return fmt.Sprintf("may not be unspecified (%v)", ip)

@@ -76,7 +76,7 @@ func (k *podChecker) container(c *corev1.Container, r role, names sets.Set[strin
 	add(envFrom(c.EnvFrom, at.Child("envFrom")))
 	add(k.mounts(c, at.Child("volumeMounts")))
 	add(k.devices(c, at.Child("volumeDevices")))
-	add(resourceRequirements(&c.Resources, at.Child("resources")))
+	add(resourceRequirements(&c.Resources, k.kept, at.Child("resources")))
 	add(k.claims(c.Resources.Claims, at.Child("resources", "claims")))
 	add(k.resizePolicy(c, r, at.Child("resizePolicy")))
 	add(containerSecurityContext(k.spec, c.SecurityContext, at.Child("securityContext")))

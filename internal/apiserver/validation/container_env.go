@@ -101,7 +101,9 @@ var (
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}
-	fileFields = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
+	// otherFields are names that selectors know.
+	otherFields = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
+	fileFields  = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
 )
 
 func fieldRef(r *corev1.ObjectFieldSelector, allowed []string, at *field.Path) field.ErrorList {
@@ -114,20 +116,24 @@ func fieldRef(r *corev1.ObjectFieldSelector, allowed []string, at *field.Path) f
 	if r.APIVersion != "v1" {
 		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, fmt.Sprintf("error converting fieldPath: unsupported pod version: %s", r.APIVersion))}
 	}
-	if base, sub, ok := strings.Cut(strings.TrimSuffix(r.FieldPath, "']"), "['"); ok && strings.HasSuffix(r.FieldPath, "']") {
+	if base, sub, ok := strings.Cut(strings.TrimSuffix(r.FieldPath, "']"), "['"); ok && base != "" && strings.HasSuffix(r.FieldPath, "']") {
 		switch base {
 		case "metadata.annotations":
 			return messages(at, strings.ToLower(sub), validation.IsQualifiedName(strings.ToLower(sub)))
 		case "metadata.labels":
 			return messages(at, sub, validation.IsQualifiedName(sub))
 		}
-		return field.ErrorList{field.Invalid(at, base, "does not support subscript")}
+		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, "error converting fieldPath: field label does not support subscript: "+r.FieldPath)}
 	}
-	if !slices.Contains(envFields, r.FieldPath) && !slices.Contains(fileFields, r.FieldPath) {
-		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, "error converting fieldPath: field label not supported: "+r.FieldPath)}
+	path := r.FieldPath
+	switch {
+	case path == "spec.host": // its name in old clients
+		path = "spec.nodeName"
+	case !slices.Contains(envFields, path) && !slices.Contains(fileFields, path) && !slices.Contains(otherFields, path):
+		return field.ErrorList{field.Invalid(at.Child("fieldPath"), path, "error converting fieldPath: field label not supported: "+path)}
 	}
-	if !slices.Contains(allowed, r.FieldPath) {
-		return field.ErrorList{field.NotSupported(at.Child("fieldPath"), r.FieldPath, allowed)}
+	if !slices.Contains(allowed, path) {
+		return field.ErrorList{field.NotSupported(at.Child("fieldPath"), path, allowed)}
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func descendingPath(p string, at *field.Path) field.ErrorList {
 }
 
 func noBacksteps(p string, at *field.Path) field.ErrorList {
-	for part := range strings.SplitSeq(strings.ReplaceAll(p, `\`, "/"), "/") {
+	for part := range strings.SplitSeq(p, "/") {
 		if part == ".." {
 			return field.ErrorList{field.Invalid(at, p, "must not contain '..'")}
 		}

@@ -69,9 +69,16 @@ var coreRules = map[schema.GroupKind]func() Rules{
 		return withStatus(rulesOf(nil, resourceQuota, resourceQuotaUpdate), resourceQuotaStatusUpdate)
 	},
 	of(corev1.GroupName, "PodTemplate"): func() Rules {
-		return rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
+		r := rulesOf(nil, func(t *corev1.PodTemplate) field.ErrorList {
 			return podTemplate(&t.Template, field.NewPath("template"))
 		}, nil)
+		r.Warnings = func(_ context.Context, obj, old runtime.Object) []string {
+			if sameGeneration(obj, old) {
+				return nil
+			}
+			return templateWarnings(&obj.(*corev1.PodTemplate).Template, field.NewPath("template"))
+		}
+		return r
 	},
 }
 
@@ -79,12 +86,21 @@ var servicesRules = map[schema.GroupKind]func() Rules{
 	of(corev1.GroupName, "Service"): func() Rules {
 		r := rulesOf(apivalidation.NameIsDNSLabel, service, serviceUpdate)
 		r.StatusUpdate, r.Warnings = typedUpdate(serviceStatusUpdate), serviceWarnings
+		r.StatusWarnings = func(obj runtime.Object) []string {
+			var out []string
+			for i, b := range obj.(*corev1.Service).Status.LoadBalancer.Ingress {
+				out = append(out, balancerWarnings(i, b.IP)...)
+			}
+			return out
+		}
 		return r
 	},
 }
 
 var volumesRules = map[schema.GroupKind]func() Rules{
-	of(corev1.GroupName, "PersistentVolume"): func() Rules { return rulesOf(nil, persistentVolume, persistentVolumeUpdate) },
+	of(corev1.GroupName, "PersistentVolume"): func() Rules {
+		return hinted(rulesOf(nil, persistentVolume, persistentVolumeUpdate), persistentVolumeWarnings)
+	},
 	of(corev1.GroupName, "PersistentVolumeClaim"): func() Rules {
 		return hinted(withStatus(rulesOf(nil, persistentVolumeClaim, persistentVolumeClaimUpdate), persistentVolumeClaimStatusUpdate), persistentVolumeClaimWarnings)
 	},
@@ -112,15 +128,28 @@ var appsRules = map[schema.GroupKind]func() Rules{
 
 var batchRules = map[schema.GroupKind]func() Rules{
 	of(batchv1.GroupName, "Job"): func() Rules {
-		return warned(withStatus(rulesOf(nil, job, jobUpdate), jobStatusUpdate), func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
+		r := withStatus(rulesOf(nil, job, jobUpdate), jobStatusUpdate)
+		r.Warnings = func(_ context.Context, obj, old runtime.Object) []string {
+			if sameGeneration(obj, old) {
+				return nil
+			}
+			return jobSpecWarnings(&obj.(*batchv1.Job).Spec, specPath)
+		}
+		return warned(r, func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
 	},
 	of(batchv1.GroupName, "CronJob"): func() Rules {
-		return warned(rulesOf(nil, cronJob, cronJobUpdate), func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
+		r := rulesOf(nil, cronJob, cronJobUpdate)
+		r.Warnings = cronJobWarnings
+		return warned(r, func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
 	},
 }
 
 var discoveryRules = map[schema.GroupKind]func() Rules{
-	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules { return rulesOf(nil, endpointSlice, endpointSliceUpdate) },
+	of(discoveryv1.GroupName, "EndpointSlice"): func() Rules {
+		r := rulesOf(nil, endpointSlice, endpointSliceUpdate)
+		r.Warnings = endpointSliceWarnings
+		return r
+	},
 }
 
 var coordinationRules = map[schema.GroupKind]func() Rules{
@@ -138,13 +167,22 @@ var schedulingRules = map[schema.GroupKind]func() Rules{
 }
 
 var nodeRules = map[schema.GroupKind]func() Rules{
-	of(nodev1.GroupName, "RuntimeClass"): func() Rules { return rulesOf(nil, runtimeClass, runtimeClassUpdate) },
+	of(nodev1.GroupName, "RuntimeClass"): func() Rules {
+		return hinted(rulesOf(nil, runtimeClass, runtimeClassUpdate), runtimeClassWarnings)
+	},
 }
 
 var networkingRules = map[schema.GroupKind]func() Rules{
 	of(networkingv1.GroupName, "Ingress"): func() Rules {
 		r := rulesOf(nil, ingress, ingressUpdate)
 		r.StatusUpdate, r.Warnings = typedUpdate(ingressStatusUpdate), ingressWarnings
+		r.StatusWarnings = func(obj runtime.Object) []string {
+			var out []string
+			for i, b := range obj.(*networkingv1.Ingress).Status.LoadBalancer.Ingress {
+				out = append(out, balancerWarnings(i, b.IP)...)
+			}
+			return out
+		}
 		return r
 	},
 	of(networkingv1.GroupName, "IngressClass"): func() Rules { return rulesOf(nil, ingressClass, ingressClassUpdate) },
@@ -158,7 +196,9 @@ var networkingRules = map[schema.GroupKind]func() Rules{
 }
 
 var storageRules = map[schema.GroupKind]func() Rules{
-	of(storagev1.GroupName, "StorageClass"): func() Rules { return rulesOf(nil, storageClass, storageClassUpdate) },
+	of(storagev1.GroupName, "StorageClass"): func() Rules {
+		return hinted(rulesOf(nil, storageClass, storageClassUpdate), storageClassWarnings)
+	},
 	of(storagev1.GroupName, "VolumeAttachment"): func() Rules {
 		r := rulesOf(nil, volumeAttachment, volumeAttachmentUpdate)
 		r.StatusUpdate = typedUpdate(func(a, _ *storagev1.VolumeAttachment) field.ErrorList { return attachmentStatus(&a.Status) })
@@ -169,8 +209,10 @@ var storageRules = map[schema.GroupKind]func() Rules{
 		r.Warnings = csiDriverWarnings
 		return r
 	},
-	of(storagev1.GroupName, "CSINode"):               func() Rules { return rulesOf(nil, csiNode, csiNodeUpdate) },
-	of(storagev1.GroupName, "CSIStorageCapacity"):    func() Rules { return rulesOf(nil, csiStorageCapacity, csiStorageCapacityUpdate) },
+	of(storagev1.GroupName, "CSINode"): func() Rules { return rulesOf(nil, csiNode, csiNodeUpdate) },
+	of(storagev1.GroupName, "CSIStorageCapacity"): func() Rules {
+		return hinted(rulesOf(nil, csiStorageCapacity, csiStorageCapacityUpdate), csiStorageCapacityWarnings)
+	},
 	of(storagev1.GroupName, "VolumeAttributesClass"): func() Rules { return rulesOf(nil, volumeAttributesClass, volumeAttributesClassUpdate) },
 }
 
@@ -249,12 +291,22 @@ func warned[T any](r Rules, template func(*T) *corev1.PodTemplateSpec) Rules {
 		if before != nil {
 			out = append(out, before(ctx, obj, old)...)
 		}
-		if t := template(any(obj).(*T)); t != nil {
+		if t := template(any(obj).(*T)); t != nil && !sameGeneration(obj, old) {
 			out = append(out, templateWarnings(t, field.NewPath("spec", "template"))...)
 		}
 		return out
 	}
 	return r
+}
+
+// sameGeneration tells whether an update changes nothing that pods are made of; false for a new object.
+func sameGeneration(obj, old runtime.Object) bool {
+	if old == nil {
+		return false
+	}
+	is, err := meta.Accessor(obj)
+	was, errOld := meta.Accessor(old)
+	return err == nil && errOld == nil && is.GetGeneration() == was.GetGeneration()
 }
 
 // hinted adds hints to rules.

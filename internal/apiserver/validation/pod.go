@@ -31,7 +31,9 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 func changedPod(p, old *corev1.Pod) field.ErrorList {
 	return checkPod(p, podFaults{
 		selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec), devices: hasMappedDevice(&old.Spec),
-		restarts: restartsInit(&old.Spec), annotations: true,
+		restarts: restartsInit(&old.Spec), annotations: true, comparisons: hasComparisons(old.Spec.Tolerations), deletionCost: badDeletionCost(old.Annotations),
+		hugePages: hasBrokenPages(&old.Spec), nodeValues: hasBadNodeValues(old.Spec.Affinity), podValues: hasBadPodValues(old.Spec.Affinity),
+		noImage: slices.ContainsFunc(old.Spec.Volumes, func(v corev1.Volume) bool { return v.Image != nil && v.Image.Reference == "" }),
 	})
 }
 
@@ -42,8 +44,15 @@ type podFaults struct {
 	sysctls    bool // of namespaces that are the host's
 	devices    bool // in user namespaces
 	restarts   bool // of init containers that are resized
+	// Tolerations that compare numbers, which upstream takes behind the gate TaintTolerationComparisonOperators only.
+	comparisons bool
 	// Annotations about containers that are not there: a change adds none.
-	annotations bool
+	annotations  bool
+	deletionCost bool // that is no number
+	hugePages    bool // in parts
+	nodeValues   bool // in required node affinity, that no label has
+	podValues    bool // in the selectors of pod affinity, that no label has
+	noImage      bool // in an image volume
 }
 
 func hasBadSpread(s *corev1.PodSpec) bool {
@@ -110,29 +119,9 @@ func checkPod(p *corev1.Pod, kept podFaults) field.ErrorList {
 	meta := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, meta)
 	errs = append(errs, Finalizers(p.Finalizers)...)
-	errs = append(errs, validatePodAnnotations(p, kept.annotations, meta.Child("annotations"))...)
+	errs = append(errs, podAnnotations(&p.ObjectMeta, &p.Spec, kept, meta.Child("annotations"))...)
+	errs = append(errs, annotatedProfiles(&p.ObjectMeta, &p.Spec, !kept.annotations, field.NewPath("spec"))...)
 	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true, name: p.Name, kept: kept}).check(field.NewPath("spec"))...)
-	return errs
-}
-
-// validatePodAnnotations checks what annotations say of the pod; kept says that they may be about containers that are not there.
-func validatePodAnnotations(p *corev1.Pod, kept bool, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if value, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok && p.Spec.NodeName == "" {
-		errs = append(errs, field.Invalid(path.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set"))
-	}
-	for key, value := range p.Annotations {
-		name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)
-		if !ok {
-			continue
-		}
-		if !kept && containerNamed(&p.Spec, name) == nil {
-			errs = append(errs, field.Invalid(path.Key(key), name, "container not found"))
-		}
-		if ParseAppArmorAnnotation(value) == nil {
-			errs = append(errs, field.Invalid(path.Key(key), value, fmt.Sprintf("invalid AppArmor profile name: %q", value)))
-		}
-	}
 	return errs
 }
 
@@ -151,7 +140,9 @@ func containerNamed(s *corev1.PodSpec, name string) *corev1.Container {
 func podTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.Labels, path.Child("labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
+	errs = append(errs, podAnnotations(&t.ObjectMeta, &t.Spec, podFaults{}, path.Child("annotations"))...)
 	errs = append(errs, (&podChecker{spec: &t.Spec}).check(path.Child("spec"))...)
+	errs = append(errs, annotatedProfiles(&t.ObjectMeta, &t.Spec, true, path.Child("spec"))...)
 	if len(t.Spec.EphemeralContainers) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
 	}
@@ -179,7 +170,7 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	add(oneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet), string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
 	add(metav1validation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector")))
 	add(validatePodSecurityContext(s, k.kept.sysctls, path.Child("securityContext")))
-	add(validateAffinity(s.Affinity, path.Child("affinity")))
+	add(validateAffinity(s.Affinity, k.kept, path.Child("affinity")))
 	add(validateDNSConfig(s.DNSConfig, s.DNSPolicy, path.Child("dnsConfig")))
 	add(validateReadinessGates(s.ReadinessGates, path.Child("readinessGates")))
 	add(validateSchedulingGates(s, path.Child("schedulingGates")))
@@ -187,9 +178,9 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	add(hostProcesses(s, path))
 	add(validateHostUsers(s, k.kept.devices, path))
 	add(validateHostname(s, path))
-	add(validateTolerations(s.Tolerations, path.Child("tolerations")))
+	add(validateTolerations(s.Tolerations, k.kept.comparisons, path.Child("tolerations")))
 	add(validateHostAliases(s.HostAliases, path.Child("hostAliases")))
-	add(validatePodResources(s, path))
+	add(validatePodResources(s, k.kept, path))
 	add(validateResourceClaims(s.ResourceClaims, path.Child("resourceClaims")))
 
 	if s.ServiceAccountName != "" {
@@ -210,7 +201,7 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	if s.PreemptionPolicy != nil {
 		add(oneOf(string(*s.PreemptionPolicy), path.Child("preemptionPolicy"), string(corev1.PreemptLowerPriority), string(corev1.PreemptNever)))
 	}
-	add(resourceRequirements(&corev1.ResourceRequirements{Limits: s.Overhead}, path.Child("overhead")))
+	add(resourceRequirements(&corev1.ResourceRequirements{Limits: s.Overhead}, k.kept, path.Child("overhead")))
 	if s.OS != nil {
 		if s.OS.Name == "" {
 			errs = append(errs, field.Required(path.Child("os", "name"), ""))
@@ -366,7 +357,14 @@ func validateHostAliases(aliases []corev1.HostAlias, path *field.Path) field.Err
 	return errs
 }
 
-func validateTolerations(list []corev1.Toleration, path *field.Path) field.ErrorList {
+func hasComparisons(list []corev1.Toleration) bool {
+	return slices.ContainsFunc(list, func(t corev1.Toleration) bool {
+		return t.Operator == corev1.TolerationOpLt || t.Operator == corev1.TolerationOpGt
+	})
+}
+
+// validateTolerations checks tolerations; comparisons says that they may compare numbers.
+func validateTolerations(list []corev1.Toleration, comparisons bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
 		t, at := &list[i], path.Index(i)
@@ -388,6 +386,10 @@ func validateTolerations(list []corev1.Toleration, path *field.Path) field.Error
 				errs = append(errs, field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
+			if !comparisons {
+				errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpLt, corev1.TolerationOpGt}))
+				break
+			}
 			errs = append(errs, messages(at.Child("value"), t.Value, content.IsDecimalInteger(t.Value))...)
 			if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
 				errs = append(errs, field.Invalid(at.Child("value"), t.Value, err.Error()))
@@ -443,7 +445,7 @@ func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) 
 }
 
 // validatePodResources checks the resources of the pod as a whole against its own limits and its containers' requests.
-func validatePodResources(s *corev1.PodSpec, path *field.Path) field.ErrorList {
+func validatePodResources(s *corev1.PodSpec, kept podFaults, path *field.Path) field.ErrorList {
 	r := s.Resources
 	if r == nil {
 		return nil
@@ -454,7 +456,7 @@ func validatePodResources(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Forbidden(at.Child("claims"), "claims may not be set for Resources at pod-level"))
 	}
 	errs = append(errs, (&podChecker{spec: s}).claims(r.Claims, at.Child("claims"))...)
-	errs = append(errs, wholeRequirements(r, at)...)
+	errs = append(errs, wholeRequirements(r, kept, at)...)
 	if len(errs) > 0 {
 		return errs
 	}

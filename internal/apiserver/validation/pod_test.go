@@ -320,7 +320,7 @@ func list(name, amount string) corev1.ResourceList {
 func TestPodWarnings(t *testing.T) {
 	p := parse(t, oneContainer(`env: [{name: A, value: a}, {name: A, value: b}]`))
 	p.Name = "a.b"
-	got := strings.Join(PodWarnings(p, nil), "\n")
+	got := strings.Join(PodWarnings(p), "\n")
 	for _, want := range []string{
 		"metadata.name: this is used in the Pod's hostname",
 		`spec.containers[0].env[1]: hides previous definition of "A"`,
@@ -329,7 +329,7 @@ func TestPodWarnings(t *testing.T) {
 			t.Errorf("no warning %q in:\n%s", want, got)
 		}
 	}
-	if quiet := PodWarnings(parse(t, oneContainer("")), nil); len(quiet) > 0 {
+	if quiet := PodWarnings(parse(t, oneContainer(""))); len(quiet) > 0 {
 		t.Errorf("warnings about a plain pod: %v", quiet)
 	}
 }

@@ -2,102 +2,258 @@ package validation
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 )
 
-// deprecatedNodeLabels are old names of well-known node labels and their successors.
-var deprecatedNodeLabels = map[string]string{
-	"beta.kubernetes.io/arch":                  corev1.LabelArchStable,
-	"beta.kubernetes.io/os":                    corev1.LabelOSStable,
-	"failure-domain.beta.kubernetes.io/region": corev1.LabelTopologyRegion,
-	"failure-domain.beta.kubernetes.io/zone":   corev1.LabelTopologyZone,
-	"beta.kubernetes.io/instance-type":         corev1.LabelInstanceTypeStable,
+// PodWarnings are hints about a new pod that is valid but probably not what its author means. Updates bring none: programs
+// make them.
+func PodWarnings(p *corev1.Pod) []string {
+	var out []string
+	// Mirror and bare pods become host names; a name with dots is cut there (L1.7).
+	if msgs := validation.IsDNS1123Label(p.Name); p.Name != "" && len(msgs) > 0 {
+		out = append(out, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+	}
+	return append(out, podSpecWarnings(&p.Spec, &p.ObjectMeta, nil)...)
 }
 
-// PodWarnings are hints about a pod that is valid but probably not what its author means. old is nil on create.
-func PodWarnings(p, old *corev1.Pod) []string {
+// PodStatusWarnings are hints about the addresses that an agent reports.
+func PodStatusWarnings(p *corev1.Pod) []string {
 	var out []string
-	if old == nil {
-		// Mirror and bare pods become host names; a name with dots is cut there (L1.7).
-		if msgs := validation.IsDNS1123Label(p.Name); p.Name != "" && len(msgs) > 0 {
-			out = append(out, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
-		}
+	at := field.NewPath("status")
+	for i, ip := range p.Status.PodIPs {
+		out = append(out, validation.GetWarningsForIP(at.Child("podIPs").Index(i).Child("ip"), ip.IP)...)
 	}
-	return append(out, podSpecWarnings(&p.Spec, field.NewPath("spec"))...)
+	for i, ip := range p.Status.HostIPs {
+		out = append(out, validation.GetWarningsForIP(at.Child("hostIPs").Index(i).Child("ip"), ip.IP)...)
+	}
+	return out
 }
 
 // templateWarnings are the hints about a workload's pod template.
 func templateWarnings(t *corev1.PodTemplateSpec, at *field.Path) []string {
-	return podSpecWarnings(&t.Spec, at.Child("spec"))
+	return podSpecWarnings(&t.Spec, &t.ObjectMeta, at)
 }
 
-func podSpecWarnings(s *corev1.PodSpec, at *field.Path) []string {
-	var out []string
-	say := func(at *field.Path, format string, args ...any) {
-		out = append(out, at.String()+": "+fmt.Sprintf(format, args...))
-	}
-	for _, key := range slices.Sorted(maps.Keys(s.NodeSelector)) {
-		if successor, ok := deprecatedNodeLabels[key]; ok {
-			say(at.Child("nodeSelector").Key(key), "deprecated since v1.14; use %q instead", successor)
+// hints collects what is said about fields.
+type hints []string
+
+func (h *hints) say(at *field.Path, format string, args ...any) {
+	*h = append(*h, at.String()+": "+fmt.Sprintf(format, args...))
+}
+
+// bytes says that an amount of memory or disk is no whole number of bytes.
+func (h *hints) bytes(list corev1.ResourceList, at *field.Path, names ...corev1.ResourceName) {
+	for _, name := range names {
+		if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
+			h.say(at.Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
 		}
 	}
-	for i, a := range s.HostAliases {
-		for j := range i {
-			if s.HostAliases[j].IP == a.IP {
-				say(at.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
+}
+
+// goneAnnotations are read no more.
+var goneAnnotations = [...][2]string{
+	{"scheduler.alpha.kubernetes.io/critical-pod", `non-functional in v1.16+; use the "priorityClassName" field instead`},
+	{"security.alpha.kubernetes.io/sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+	{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+}
+
+// podSpecWarnings are the hints about a pod, or about the template at a path.
+func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
+	var out hints
+	spec, annotations := at.Child("spec"), at.Child("metadata", "annotations")
+	for _, key := range slices.Sorted(maps.Keys(s.NodeSelector)) {
+		if old, ok := oldNodeLabels[key]; ok {
+			out.say(spec.Child("nodeSelector").Key(key), "%s", old)
+		}
+	}
+	if a := s.Affinity; a != nil && a.NodeAffinity != nil {
+		at := spec.Child("affinity", "nodeAffinity")
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			for i := range required.NodeSelectorTerms {
+				out = append(out, termWarnings(&required.NodeSelectorTerms[i], false, at.Child(requiredField, "nodeSelectorTerms").Index(i))...)
 			}
 		}
-	}
-	for i, r := range s.ImagePullSecrets {
-		at := at.Child("imagePullSecrets").Index(i).Child("name")
-		if r.Name == "" {
-			say(at, "invalid empty name %q", r.Name)
-		}
-		if slices.Contains(s.ImagePullSecrets[:i], r) {
-			say(at, "duplicate name %q", r.Name)
+		for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			p := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
+			out = append(out, termWarnings(&p.Preference, true, at.Child(preferredField).Index(i).Child("preference"))...)
 		}
 	}
 	for i := range s.TopologySpreadConstraints {
-		if s.TopologySpreadConstraints[i].LabelSelector == nil {
-			say(at.Child("topologySpreadConstraints").Index(i).Child("labelSelector"), nothingSelected)
+		c, at := &s.TopologySpreadConstraints[i], spec.Child("topologySpreadConstraints").Index(i)
+		if old, ok := oldNodeLabels[c.TopologyKey]; ok {
+			out.say(at.Child("topologyKey"), "%s is %s", c.TopologyKey, old)
+		}
+		if c.LabelSelector == nil {
+			out.say(at.Child("labelSelector"), nothingSelected)
 		}
 	}
-	if a := s.Affinity; a != nil {
-		if p := a.PodAffinity; p != nil {
-			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("affinity", "podAffinity"))...)
-		}
-		if p := a.PodAntiAffinity; p != nil {
-			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("affinity", "podAntiAffinity"))...)
+	for _, a := range goneAnnotations {
+		if _, ok := m.Annotations[a[0]]; ok {
+			out.say(annotations.Key(a[0]), "%s", a[1])
 		}
 	}
 	for i := range s.Volumes {
-		switch v, at := &s.Volumes[i], at.Child("volumes").Index(i); {
-		case v.GitRepo != nil:
-			say(at.Child("gitRepo"), "deprecated in v1.11, and disabled by default in v1.33+")
-		case v.Glusterfs != nil:
-			say(at.Child("glusterfs"), "deprecated in v1.25, this feature will be completely removed in v1.26")
-		case v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil:
+		v, at := &s.Volumes[i], spec.Child("volumes").Index(i)
+		for _, gone := range []struct {
+			used       bool
+			name, text string
+		}{
+			{v.PhotonPersistentDisk != nil, "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"},
+			{v.GitRepo != nil, "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"},
+			{v.ScaleIO != nil, "scaleIO", "deprecated in v1.16, non-functional in v1.22+"},
+			{v.Flocker != nil, "flocker", "deprecated in v1.22, non-functional in v1.25+"},
+			{v.StorageOS != nil, "storageOS", "deprecated in v1.22, non-functional in v1.25+"},
+			{v.Quobyte != nil, "quobyte", "deprecated in v1.22, non-functional in v1.25+"},
+			{v.Glusterfs != nil, "glusterfs", "deprecated in v1.25, non-functional in v1.26+"},
+			{v.CephFS != nil, "cephfs", "deprecated in v1.28, non-functional in v1.31+"},
+			{v.RBD != nil, "rbd", "deprecated in v1.28, non-functional in v1.31+"},
+		} {
+			if gone.used {
+				out.say(at.Child(gone.name), "%s", gone.text)
+			}
+		}
+		if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
 			out = append(out, claimSpecWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, at.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
-		case v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.MilliValue()%1000 != 0:
-			say(at.Child("emptyDir", "sizeLimit"), "fractional byte value %q is invalid, must be an integer", v.EmptyDir.SizeLimit.String())
 		}
 	}
 	for i := range s.Volumes {
 		out = append(out, overlaps(&s.Volumes[i])...)
 	}
-	for _, list := range []struct {
-		name string
-		cs   []corev1.Container
-	}{{"initContainers", s.InitContainers}, {"containers", s.Containers}} {
-		for i := range list.cs {
-			out = append(out, containerWarnings(&list.cs[i], at.Child(list.name).Index(i))...)
+	for i, a := range s.HostAliases {
+		if slices.ContainsFunc(s.HostAliases[:i], func(o corev1.HostAlias) bool { return o.IP == a.IP }) {
+			out.say(spec.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
+		}
+	}
+	for i, r := range s.ImagePullSecrets {
+		if slices.Contains(s.ImagePullSecrets[:i], r) {
+			out.say(spec.Child("imagePullSecrets").Index(i).Child("name"), "duplicate name %q", r.Name)
+		}
+	}
+	for i, r := range s.ImagePullSecrets {
+		if r.Name == "" {
+			out.say(spec.Child("imagePullSecrets").Index(i).Child("name"), "invalid empty name %q", r.Name)
+		}
+	}
+	out.bytes(s.Overhead, spec.Child("overhead"), corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
+	out = append(out, profileWarnings(s, m, at)...)
+	out = append(out, portWarnings(s, spec)...)
+	if t := s.TerminationGracePeriodSeconds; t != nil && *t < 0 {
+		out.say(spec.Child("terminationGracePeriodSeconds"), "must be >= 0; negative values are invalid and will be treated as 1")
+	}
+	if a := s.Affinity; a != nil {
+		if p := a.PodAffinity; p != nil {
+			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAffinity"))...)
+		}
+		if p := a.PodAntiAffinity; p != nil {
+			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAntiAffinity"))...)
+		}
+	}
+	if d := s.DNSConfig; d != nil {
+		for i, ip := range d.Nameservers {
+			out = append(out, validation.GetWarningsForIP(spec.Child("dnsConfig", "nameservers").Index(i), ip)...)
+		}
+	}
+	for i, a := range s.HostAliases {
+		out = append(out, validation.GetWarningsForIP(spec.Child("hostAliases").Index(i).Child("ip"), a.IP)...)
+	}
+	return out
+}
+
+// containersOf returns all containers of a pod with their paths, in the order of the kinds' starts.
+func containersOf(s *corev1.PodSpec, spec *field.Path) iter.Seq2[*corev1.Container, *field.Path] {
+	return func(yield func(*corev1.Container, *field.Path) bool) {
+		for i := range s.InitContainers {
+			if !yield(&s.InitContainers[i], spec.Child("initContainers").Index(i)) {
+				return
+			}
+		}
+		for i := range s.Containers {
+			if !yield(&s.Containers[i], spec.Child("containers").Index(i)) {
+				return
+			}
+		}
+		for i := range s.EphemeralContainers {
+			if !yield((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), spec.Child("ephemeralContainers").Index(i)) {
+				return
+			}
+		}
+	}
+}
+
+// profileWarnings are about annotations that fields have replaced, and about each container by itself.
+func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
+	const seccomp = `non-functional in v1.27+; use the "seccompProfile" field instead`
+	var out hints
+	annotations := at.Child("metadata", "annotations")
+	var ofPod *corev1.AppArmorProfile
+	if s.SecurityContext != nil {
+		ofPod = s.SecurityContext.AppArmorProfile
+	}
+	if _, ok := m.Annotations[corev1.SeccompPodAnnotationKey]; ok && (s.SecurityContext == nil || s.SecurityContext.SeccompProfile == nil) {
+		out.say(annotations.Key(corev1.SeccompPodAnnotationKey), seccomp)
+	}
+	for c, path := range containersOf(s, at.Child("spec")) {
+		key := corev1.SeccompContainerAnnotationKeyPrefix + c.Name
+		if _, ok := m.Annotations[key]; ok && (c.SecurityContext == nil || c.SecurityContext.SeccompProfile == nil) {
+			out.say(annotations.Key(key), seccomp)
+		}
+		// A pod's annotation is read, and told of, where it is made.
+		key = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		if text, ok := m.Annotations[key]; ok && at != nil && (c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) &&
+			(ofPod == nil || !apiequality.Semantic.DeepEqual(ofPod, ParseAppArmorAnnotation(text))) {
+			out.say(annotations.Key(key), `deprecated since v1.30; use the "appArmorProfile" field instead`)
+		}
+		out = append(out, containerWarnings(c, path)...)
+	}
+	return out
+}
+
+// portWarnings are about ports that say nothing, or the same, or not which one is meant.
+func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
+	type placed struct {
+		*corev1.ContainerPort
+		at *field.Path
+	}
+	var out hints
+	var all []placed
+	for c, path := range containersOf(s, spec) {
+		for i := range c.Ports {
+			p := placed{&c.Ports[i], path.Child("ports").Index(i)}
+			if p.HostIP != "" && p.HostPort == 0 {
+				out.say(p.at, "hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort, p.Protocol, p.HostIP)
+			}
+			for _, o := range all {
+				switch {
+				case o.ContainerPort.ContainerPort != p.ContainerPort.ContainerPort || o.Protocol != p.Protocol:
+				case o.HostIP == p.HostIP && o.HostPort == p.HostPort:
+					out.say(p.at, "duplicate port definition with %s", o.at)
+				case o.HostPort == 0 || p.HostPort == 0:
+					out.say(p.at, "overlapping port definition with %s", o.at)
+				case o.HostPort == p.HostPort && (o.HostIP == "") != (p.HostIP == ""):
+					out.say(p.at, "dangerously ambiguous port definition with %s", o.at)
+				}
+			}
+			all = append(all, p)
+		}
+	}
+	named := map[string]*field.Path{}
+	for _, p := range all {
+		switch first, twice := named[p.Name]; {
+		case p.Name == "":
+		case twice:
+			out.say(p.at, "duplicate port name %q with %s, services and probes that select ports by name will use %s", p.Name, first, first)
+		default:
+			named[p.Name] = p.at
 		}
 	}
 	return out
@@ -191,43 +347,26 @@ func overlaps(v *corev1.Volume) []string {
 
 // claimSpecWarnings are hints about a claim of a volume.
 func claimSpecWarnings(s *corev1.PersistentVolumeClaimSpec, at *field.Path) []string {
-	var out []string
-	if q := s.Resources.Requests[corev1.ResourceStorage]; q.MilliValue()%1000 != 0 {
-		out = append(out, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", at.Child("resources", "requests").Key(string(corev1.ResourceStorage)), q.String()))
-	}
+	var out hints
+	out.bytes(s.Resources.Requests, at.Child("resources", "requests"), corev1.ResourceStorage)
+	out.bytes(s.Resources.Limits, at.Child("resources", "limits"), corev1.ResourceStorage)
 	return out
 }
 
 func containerWarnings(c *corev1.Container, at *field.Path) []string {
-	var out []string
-	say := func(at *field.Path, format string, args ...any) {
-		out = append(out, at.String()+": "+fmt.Sprintf(format, args...))
+	var out hints
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		out.bytes(c.Resources.Limits, at.Child("resources", "limits"), name)
+		out.bytes(c.Resources.Requests, at.Child("resources", "requests"), name)
 	}
-	for _, list := range []struct {
-		name string
-		l    corev1.ResourceList
-	}{{"limits", c.Resources.Limits}, {"requests", c.Resources.Requests}} {
-		for _, name := range [...]corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-			if q, ok := list.l[name]; ok && q.MilliValue()%1000 != 0 {
-				say(at.Child("resources", list.name).Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
-			}
-		}
-	}
-	seen := make(map[string]string, len(c.Env))
+	seen := make(map[string]struct{}, len(c.Env))
 	for i, e := range c.Env {
-		// A definition that refers to the previous one extends it and hides nothing.
-		if _, dup := seen[e.Name]; dup && !strings.Contains(e.Value, "$("+e.Name+")") {
-			say(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply", e.Name)
+		// A definition that extends the previous one hides nothing.
+		reference := "$(" + e.Name + ")"
+		if _, twice := seen[e.Name]; twice && (e.ValueFrom != nil || e.Value == reference || !strings.Contains(e.Value, reference)) {
+			out.say(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply", e.Name)
 		}
-		seen[e.Name] = e.Value
-	}
-	for i, p := range c.Ports {
-		for j := range i {
-			o := c.Ports[j]
-			if o.ContainerPort == p.ContainerPort && o.Protocol == p.Protocol && o.HostPort == p.HostPort && o.HostIP == p.HostIP {
-				say(at.Child("ports").Index(i), "duplicate port definition with %s", at.Child("ports").Index(j))
-			}
-		}
+		seen[e.Name] = struct{}{}
 	}
 	return out
 }

@@ -195,12 +195,12 @@ func runtimeClass(c *nodev1.RuntimeClass) field.ErrorList {
 		errs = append(errs, messages(at, c.Handler, validation.IsDNS1123Label(c.Handler))...)
 	}
 	if c.Overhead != nil {
-		errs = append(errs, resourceRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, field.NewPath("overhead"))...)
+		errs = append(errs, resourceRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, podFaults{}, field.NewPath("overhead"))...)
 	}
 	if c.Scheduling != nil {
 		errs = append(errs, metav1validation.ValidateLabels(c.Scheduling.NodeSelector, field.NewPath("scheduling", "nodeSelector"))...)
 		at := field.NewPath("scheduling", "tolerations")
-		errs = append(errs, validateTolerations(c.Scheduling.Tolerations, at)...)
+		errs = append(errs, validateTolerations(c.Scheduling.Tolerations, false, at)...)
 		seen := map[corev1.Toleration]bool{}
 		for i, t := range c.Scheduling.Tolerations {
 			t.TolerationSeconds = nil

@@ -16,13 +16,13 @@ import (
 const notNegative = "must be greater than or equal to 0"
 
 // resourceRequirements checks limits, requests and their relation.
-func resourceRequirements(r *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
-	return requirements(r, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList { return resourceName(name, at, true) })
+func resourceRequirements(r *corev1.ResourceRequirements, kept podFaults, at *field.Path) field.ErrorList {
+	return requirements(r, kept, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList { return resourceName(name, at, true) })
 }
 
 // wholeRequirements checks limits and requests of a pod as a whole.
-func wholeRequirements(r *corev1.ResourceRequirements, at *field.Path) field.ErrorList {
-	return requirements(r, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
+func wholeRequirements(r *corev1.ResourceRequirements, kept podFaults, at *field.Path) field.ErrorList {
+	return requirements(r, kept, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
 		errs := resourceName(name, at, false)
 		if len(errs) == 0 && name != corev1.ResourceCPU && name != corev1.ResourceMemory && !resources.IsHugePages(name) {
 			errs = append(errs, field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
@@ -31,7 +31,7 @@ func wholeRequirements(r *corev1.ResourceRequirements, at *field.Path) field.Err
 	})
 }
 
-func requirements(r *corev1.ResourceRequirements, at *field.Path, checkName func(corev1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
+func requirements(r *corev1.ResourceRequirements, kept podFaults, at *field.Path, checkName func(corev1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
 	var errs field.ErrorList
 	limits, requests := at.Child("limits"), at.Child("requests")
 	cpuOrMemory, hugePages := false, false
@@ -43,15 +43,15 @@ func requirements(r *corev1.ResourceRequirements, at *field.Path, checkName func
 		q := r.Limits[name]
 		note(name)
 		errs = append(errs, checkName(name, limits.Key(string(name)))...)
-		errs = append(errs, quantity(name, q, limits.Key(string(name)))...)
+		errs = append(errs, quantity(name, q, kept, limits.Key(string(name)))...)
 	}
 	for _, name := range sortedNames(r.Requests) {
 		q := r.Requests[name]
 		note(name)
 		errs = append(errs, checkName(name, requests.Key(string(name)))...)
-		errs = append(errs, quantity(name, q, requests.Key(string(name)))...)
+		errs = append(errs, quantity(name, q, kept, requests.Key(string(name)))...)
 		limit, ok := r.Limits[name]
-		whole := resources.IsExtended(name) || resources.IsHugePages(name)
+		whole := !isNative(name) || resources.IsHugePages(name)
 		switch {
 		case !ok && whole:
 			errs = append(errs, field.Required(limits, "Limit must be set for non overcommitable resources"))
@@ -114,29 +114,45 @@ func amountOf(name corev1.ResourceName, q resource.Quantity, at *field.Path) fie
 	return errs
 }
 
-// quantity checks the amount of one resource.
-func quantity(name corev1.ResourceName, q resource.Quantity, at *field.Path) field.ErrorList {
-	if q.Sign() < 0 {
-		return field.ErrorList{field.Invalid(at, q.String(), notNegative)}
+// quantity checks the amount of one resource of a pod.
+func quantity(name corev1.ResourceName, q resource.Quantity, kept podFaults, at *field.Path) field.ErrorList {
+	errs := amountOf(name, q, at)
+	if !kept.hugePages && !wholePages(name, q) {
+		errs = append(errs, field.Invalid(at, q.String(), fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
 	}
-	if integral(name) && q.MilliValue()%1000 != 0 {
-		return field.ErrorList{field.Invalid(at, q.String(), "must be an integer")}
+	return errs
+}
+
+// wholePages tells whether an amount of huge pages is a number of pages of the size in their name.
+func wholePages(name corev1.ResourceName, q resource.Quantity) bool {
+	if !resources.IsHugePages(name) {
+		return true
 	}
-	if resources.IsHugePages(name) {
-		size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
-		if err != nil || size.Sign() <= 0 {
-			return field.ErrorList{field.Invalid(at, q.String(), fmt.Sprintf("invalid hugepage size in resource name %q", name))}
+	size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
+	return err == nil && size.Sign() > 0 && size.MilliValue()%1000 == 0 && q.Value()%size.Value() == 0
+}
+
+// hasBrokenPages tells whether a pod asks for parts of huge pages.
+func hasBrokenPages(s *corev1.PodSpec) bool {
+	broken := func(list corev1.ResourceList) bool {
+		for name, q := range list {
+			if !wholePages(name, q) {
+				return true
+			}
 		}
-		if q.Value()%size.Value() != 0 {
-			return field.ErrorList{field.Invalid(at, q.String(), "hugepage size must be a multiple of its page size")}
+		return false
+	}
+	for c := range containersOf(s, specPath) {
+		if broken(c.Resources.Limits) || broken(c.Resources.Requests) {
+			return true
 		}
 	}
-	return nil
+	return broken(s.Overhead)
 }
 
 // integral tells whether only whole numbers of a resource make sense.
 func integral(name corev1.ResourceName) bool {
-	return counted(name) || resources.IsExtended(name)
+	return counted(name) || extendable(name)
 }
 
 // counted tells whether a resource is a number of objects.

@@ -12,19 +12,44 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func validateAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
+// hasBadNodeValues tells whether required node affinity asks for values that no label can have.
+func hasBadNodeValues(a *corev1.Affinity) bool {
+	return a != nil && a.NodeAffinity != nil && hasBadTerms(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+}
+
+// hasBadPodValues tells whether pod affinity selects by what no label can be.
+func hasBadPodValues(a *corev1.Affinity) bool {
+	if a == nil {
+		return false
+	}
+	bad := func(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
+		one := func(t *corev1.PodAffinityTerm) bool {
+			options := metav1validation.LabelSelectorValidationOptions{}
+			return len(metav1validation.ValidateLabelSelector(t.LabelSelector, options, nil)) > 0 || len(metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, nil)) > 0
+		}
+		return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return one(&t) }) ||
+			slices.ContainsFunc(preferred, func(t corev1.WeightedPodAffinityTerm) bool { return one(&t.PodAffinityTerm) })
+	}
+	if p := a.PodAffinity; p != nil && bad(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution) {
+		return true
+	}
+	p := a.PodAntiAffinity
+	return p != nil && bad(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+}
+
+func validateAffinity(a *corev1.Affinity, kept podFaults, at *field.Path) field.ErrorList {
 	if a == nil {
 		return nil
 	}
 	var errs field.ErrorList
 	if n := a.NodeAffinity; n != nil {
-		errs = append(errs, nodeAffinity(n, at.Child("nodeAffinity"))...)
+		errs = append(errs, nodeAffinity(n, kept, at.Child("nodeAffinity"))...)
 	}
 	if p := a.PodAffinity; p != nil {
-		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity"))...)
+		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAffinity"))...)
 	}
 	if p := a.PodAntiAffinity; p != nil {
-		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity"))...)
+		errs = append(errs, podAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAntiAffinity"))...)
 	}
 	return errs
 }
@@ -41,15 +66,15 @@ func weight(w int32, at *field.Path) field.ErrorList {
 	return nil
 }
 
-func nodeAffinity(n *corev1.NodeAffinity, at *field.Path) field.ErrorList {
+func nodeAffinity(n *corev1.NodeAffinity, kept podFaults, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, false, at.Child(requiredField))...)
+		errs = append(errs, nodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, kept.nodeValues, at.Child(requiredField))...)
 	}
 	for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
 		term, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], at.Child(preferredField).Index(i)
 		errs = append(errs, weight(term.Weight, at)...)
-		errs = append(errs, nodeSelectorTerm(&term.Preference, false, at.Child("preference"))...)
+		errs = append(errs, nodeSelectorTerm(&term.Preference, true, at.Child("preference"))...)
 	}
 	return errs
 }
@@ -128,21 +153,21 @@ func nodeSelectorTerm(t *corev1.NodeSelectorTerm, keptValues bool, at *field.Pat
 	return errs
 }
 
-func podAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, at *field.Path) field.ErrorList {
+func podAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, kept podFaults, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range terms {
-		errs = append(errs, podAffinityTerm(&terms[i], at.Child(requiredField).Index(i))...)
+		errs = append(errs, podAffinityTerm(&terms[i], kept, at.Child(requiredField).Index(i))...)
 	}
 	for i := range preferred {
 		at := at.Child(preferredField).Index(i)
 		errs = append(errs, weight(preferred[i].Weight, at)...)
-		errs = append(errs, podAffinityTerm(&preferred[i].PodAffinityTerm, at.Child("podAffinityTerm"))...)
+		errs = append(errs, podAffinityTerm(&preferred[i].PodAffinityTerm, kept, at.Child("podAffinityTerm"))...)
 	}
 	return errs
 }
 
-func podAffinityTerm(t *corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
-	options := metav1validation.LabelSelectorValidationOptions{}
+func podAffinityTerm(t *corev1.PodAffinityTerm, kept podFaults, at *field.Path) field.ErrorList {
+	options := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: kept.podValues}
 	errs := metav1validation.ValidateLabelSelector(t.LabelSelector, options, at.Child("labelSelector"))
 	errs = append(errs, metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, at.Child("namespaceSelector"))...)
 	for _, name := range t.Namespaces {
@@ -181,8 +206,6 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelector
 		}
 		if c.TopologyKey == "" {
 			errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
-		} else {
-			errs = append(errs, metav1validation.ValidateLabelName(c.TopologyKey, at.Child("topologyKey"))...)
 		}
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
 			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))

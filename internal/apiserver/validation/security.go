@@ -67,16 +67,15 @@ func sysctls(s *corev1.PodSpec, list []corev1.Sysctl, keptHost bool, at *field.P
 	seen := sets.New[string]()
 	for i, c := range list {
 		at := at.Index(i).Child("name")
-		name := strings.ReplaceAll(c.Name, "/", ".")
 		switch {
 		case c.Name == "":
 			errs = append(errs, field.Required(at, ""))
 		case len(c.Name) > longest || !sysctlName.MatchString(c.Name):
 			errs = append(errs, field.Invalid(at, c.Name, "must have at most 253 characters and match regex "+sysctlName.String()))
-		case seen.Has(name):
+		case seen.Has(c.Name):
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
-		seen.Insert(name)
+		seen.Insert(c.Name)
 		if host := hostSysctl(s, c.Name); host != "" && !keptHost {
 			errs = append(errs, field.Invalid(at, c.Name, fmt.Sprintf("may not be specified when '%s' is true", host)))
 		}

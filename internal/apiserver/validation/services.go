@@ -23,7 +23,10 @@ func service(s *corev1.Service) field.ErrorList { return serviceBeside(s, nil) }
 func serviceBeside(s, old *corev1.Service) field.ErrorList {
 	var known []string
 	if old != nil {
-		known = append(append(append(known, old.Spec.ClusterIPs...), old.Spec.ExternalIPs...), old.Spec.LoadBalancerSourceRanges...)
+		known = append(append(known, old.Spec.ClusterIPs...), old.Spec.ExternalIPs...)
+		for _, r := range old.Spec.LoadBalancerSourceRanges {
+			known = append(known, strings.TrimSpace(r))
+		}
 	}
 	sp, at := &s.Spec, field.NewPath("spec")
 	headless := sp.ClusterIP == corev1.ClusterIPNone
@@ -34,7 +37,7 @@ func serviceBeside(s, old *corev1.Service) field.ErrorList {
 	errs = append(errs, oneOf(string(sp.Type), at.Child("type"), string(corev1.ServiceTypeClusterIP), string(corev1.ServiceTypeExternalName), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeNodePort))...)
 	switch sp.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
-		if headless {
+		if headless || len(sp.ClusterIPs) > 0 && sp.ClusterIPs[0] == corev1.ClusterIPNone {
 			errs = append(errs, field.Invalid(at.Child("clusterIPs").Index(0), corev1.ClusterIPNone, fmt.Sprintf("may not be set to 'None' for %s services", sp.Type)))
 		}
 	case corev1.ServiceTypeExternalName:

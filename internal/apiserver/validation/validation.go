@@ -29,6 +29,8 @@ type Rules struct {
 	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
 	// Warnings are said to the client on create (old is nil) and update; they reject nothing.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
+	// StatusWarnings are said on an update of the status.
+	StatusWarnings func(obj runtime.Object) []string
 }
 
 // For returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero value, and

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -105,7 +106,7 @@ func (k *podChecker) volumeSource(v *corev1.VolumeSource, at *field.Path) field.
 		s.take("csi", func(at *field.Path) field.ErrorList { return driverName(v.CSI.Driver, at.Child("driver")) })
 	}
 	if v.Image != nil {
-		s.take("image", func(at *field.Path) field.ErrorList { return imageVolume(v.Image, at) })
+		s.take("image", func(at *field.Path) field.ErrorList { return imageVolume(v.Image, k.kept, at) })
 	}
 	remoteSources(v, &s)
 	if s.n == 0 {
@@ -237,7 +238,7 @@ func keysToPaths(items []corev1.KeyToPath, at *field.Path) field.ErrorList {
 // volumeFile checks the name of a file the agent makes in a volume; names that begin with ".." are the agent's own.
 func volumeFile(p string, at *field.Path) field.ErrorList {
 	errs := descendingPath(p, at)
-	if len(p) > 2 && p[:2] == ".." && p[2] != '/' {
+	if strings.HasPrefix(p, "..") && !strings.HasPrefix(p, "../") {
 		errs = append(errs, field.Invalid(at, p, "must not start with '..'"))
 	}
 	return errs
@@ -372,7 +373,10 @@ func nfs(v *corev1.NFSVolumeSource, at *field.Path) field.ErrorList {
 	return errs
 }
 
-func imageVolume(v *corev1.ImageVolumeSource, at *field.Path) field.ErrorList {
-	errs := required(at.Child("reference"), v.Reference)
+func imageVolume(v *corev1.ImageVolumeSource, kept podFaults, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if !kept.noImage {
+		errs = required(at.Child("reference"), v.Reference)
+	}
 	return append(errs, oneOf(string(v.PullPolicy), at.Child("pullPolicy"), string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))...)
 }

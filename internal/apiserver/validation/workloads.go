@@ -3,6 +3,8 @@ package validation
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -72,7 +74,7 @@ func amount(v *intstr.IntOrString, at *field.Path) field.ErrorList {
 		return apivalidation.ValidateNonnegativeField(int64(v.IntVal), at)
 	}
 	errs := messages(at, v.StrVal, validation.IsValidPercent(v.StrVal))
-	if n, err := intstr.GetScaledValueFromIntOrPercent(v, 100, false); err == nil && n > 100 {
+	if n, err := intstr.GetScaledValueFromIntOrPercent(v, 100, false); len(errs) == 0 && err == nil && n > 100 {
 		errs = append(errs, field.Invalid(at, v.StrVal, "must not be greater than 100%"))
 	}
 	return errs
@@ -82,8 +84,11 @@ func zero(v *intstr.IntOrString) bool {
 	if v == nil {
 		return true
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(v, 100, true)
-	return err != nil || n == 0
+	if v.Type == intstr.String && len(validation.IsValidPercent(v.StrVal)) == 0 {
+		n, _ := strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
+		return n == 0
+	}
+	return v.IntValue() == 0
 }
 
 func deployment(d *appsv1.Deployment) field.ErrorList {

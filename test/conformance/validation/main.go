@@ -5,12 +5,14 @@
 // never be a part of the product.
 //
 //	go run ./validation ../../internal/apiserver/testdata/validation
+//	go run ./validation -all ../../internal/apiserver/testdata/validation   # all questions of grammar, not a part of them
 package main
 
 import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"maps"
@@ -22,6 +24,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -54,21 +57,48 @@ func main() {
 	log.SetFlags(0)
 	capabilities.Setup(true, 0)   // privileged containers are a matter of admission
 	klog.SetLogger(klog.Logger{}) // what upstream thinks of its own rules
-	if len(os.Args) != 2 {
-		log.Fatal("usage: validation DIRECTORY")
+	all := flag.Bool("all", false, "write all questions of the fields' grammar, not one for each answer")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		log.Fatal("usage: validation [-all] DIRECTORY")
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(flag.Arg(0), *all); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(dir string) error {
-	f, err := os.Create(filepath.Join(dir, "corpus.jsonl"))
+// corpus is one of the files that are written.
+type corpus struct {
+	*json.Encoder
+	lines *bufio.Writer
+	file  *os.File
+}
+
+func newCorpus(path string) (*corpus, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	lines := bufio.NewWriter(f)
+	c := &corpus{json.NewEncoder(lines), lines, f}
+	c.SetEscapeHTML(false)
+	return c, nil
+}
+
+func (c *corpus) close() error { return errors.Join(c.lines.Flush(), c.file.Close()) }
+
+func run(dir string, all bool) error {
+	out, err := newCorpus(filepath.Join(dir, "corpus.jsonl"))
+	if err != nil {
+		return err
+	}
+	byGrammar, err := newCorpus(filepath.Join(dir, "grammar.jsonl"))
 	if err != nil {
 		return err
 	}
 	var bad error
-	out, kept := bufio.NewWriter(f), &sample{seen: map[string]bool{}}
+	kept := &sample{seen: map[string]bool{}}
+	asked := &sample{seen: map[string]bool{}, all: all}
 	for _, bases := range []struct {
 		file   string
 		stored bool
@@ -95,22 +125,24 @@ func run(dir string) error {
 			}
 			if err := t.all(); err != nil {
 				bad = errors.Join(bad, fmt.Errorf("%s: %w", t.name, err))
+				continue
+			}
+			t.out, t.kept = byGrammar, asked
+			if err := t.grammar(); err != nil {
+				bad = errors.Join(bad, fmt.Errorf("%s: %w", t.name, err))
 			}
 		}
 		if err := text.Close(); err != nil {
 			return err
 		}
 	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	return errors.Join(bad, f.Close())
+	return errors.Join(bad, out.close(), byGrammar.close())
 }
 
 // trial tries the changes of one object.
 type trial struct {
 	upstream
-	out    *json.Encoder
+	out    *corpus
 	kept   *sample
 	stored bool // it can't be made as it is: only updates are tried
 	name   string
@@ -118,7 +150,7 @@ type trial struct {
 	cases  int
 }
 
-func newTrial(out *bufio.Writer, base []byte, kept *sample, stored bool) (*trial, error) {
+func newTrial(out *corpus, base []byte, kept *sample, stored bool) (*trial, error) {
 	var id struct {
 		metav1.TypeMeta
 		Metadata metav1.ObjectMeta
@@ -127,8 +159,7 @@ func newTrial(out *bufio.Writer, base []byte, kept *sample, stored bool) (*trial
 		return nil, err
 	}
 	gvk := id.GroupVersionKind()
-	t := &trial{out: json.NewEncoder(out), kept: kept, stored: stored, name: gvk.Kind + "/" + id.Metadata.Name, base: base}
-	t.out.SetEscapeHTML(false)
+	t := &trial{out: out, kept: kept, stored: stored, name: gvk.Kind + "/" + id.Metadata.Name, base: base}
 	t.gvk = gvk
 	strategy, ok := strategies[gvk.GroupKind()]
 	if !ok {
@@ -164,32 +195,12 @@ func (t *trial) all() error {
 		return err
 	}
 	for _, op := range changes(external, t.base, nil) {
-		l := line{Base: t.name}
-		changed, err := patched(t.base, op)
+		l, ok, err := t.ask(op, unchanged, old, text)
 		if err != nil {
 			return err
 		}
-		var created, updated answer
-		if !t.stored {
-			if created = t.create(changed); created.undecodable {
-				continue
-			}
-			l.Create, l.Warnings = created.errs, created.warnings
-			if created.errs == nil {
-				l.Stored = beyond(created.stored, unchanged.stored)
-			}
-			if op.Path != "/metadata/name" && op.Path != "/metadata" {
-				l.Kept = unlessSame(t.touch(changed), created)
-			}
-		}
-		if replaced, err := patched(text, op); err == nil {
-			if updated = t.update("", old, replaced); updated.undecodable {
-				continue
-			}
-			l.Update, l.Updated = unlessSame(updated, created), updated.stored
-			if t.stored {
-				l.Warnings = updated.warnings
-			}
+		if !ok {
+			continue
 		}
 		if err := t.write(l, op); err != nil {
 			return err
@@ -214,6 +225,92 @@ func (t *trial) all() error {
 	return nil
 }
 
+// ask asks what is said to a change; false if it can't be decoded. old is the object as it is stored and text as a client gets it.
+func (t *trial) ask(op op, unchanged answer, old runtime.Object, text []byte) (line, bool, error) {
+	l := line{Base: t.name}
+	changed, err := patched(t.base, op)
+	if err != nil {
+		return l, false, err
+	}
+	var created, updated answer
+	if !t.stored {
+		if created = t.create(changed); created.undecodable {
+			return l, false, nil
+		}
+		l.Create, l.Warnings = created.errs, created.warnings
+		if created.errs == nil {
+			l.Stored = beyond(created.stored, unchanged.stored)
+		}
+		if op.Path != "/metadata/name" && op.Path != "/metadata" {
+			l.Kept = unlessSame(t.touch(changed), created)
+		}
+	}
+	if replaced, err := patched(text, op); err == nil {
+		if updated = t.update("", old, replaced); updated.undecodable {
+			return l, false, nil
+		}
+		l.Update, l.Updated = unlessSame(updated, created), updated.stored
+		if t.stored {
+			l.Warnings = updated.warnings
+		}
+	}
+	return l, true, nil
+}
+
+// grammar writes a line for each question that the grammar of a field asks, once for all objects that have the field.
+func (t *trial) grammar() error {
+	var base map[string]any
+	if err := json.Unmarshal(t.base, &base); err != nil {
+		return err
+	}
+	external, err := legacyscheme.Scheme.New(t.gvk)
+	if err != nil {
+		return err
+	}
+	unchanged := t.create(t.base)
+	old, err := t.asStored(t.base)
+	if err != nil {
+		return err
+	}
+	text, err := t.encode(old)
+	if err != nil {
+		return err
+	}
+	for _, q := range questions(t.gvk.Kind, external, base, nil) {
+		if !t.kept.first(q.id + fmt.Sprint(t.stored)) {
+			continue
+		}
+		l, ok, err := t.ask(q.op, unchanged, old, text)
+		if err != nil {
+			return err
+		}
+		if ok && t.kept.keeps(q, l) {
+			if err := t.put(l, q.op); err != nil {
+				return err
+			}
+		}
+	}
+	for _, sub := range slices.Sorted(maps.Keys(parts[t.gvk.GroupKind()])) {
+		for _, q := range questions(t.gvk.Kind, external, base, parts[t.gvk.GroupKind()][sub].fields) {
+			if !t.kept.first(sub + q.id + fmt.Sprint(t.stored)) {
+				continue
+			}
+			replaced, err := patched(text, q.op)
+			if err != nil {
+				continue // it is not there by default
+			}
+			a := t.update(sub, old, replaced)
+			l := line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings, Updated: a.stored}
+			if !a.undecodable && t.kept.keeps(q, l) {
+				if err := t.put(l, q.op); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 func unlessSame(a, b answer) *[]string {
 	if a.undecodable || slices.Equal(a.errs, b.errs) {
 		return nil
@@ -228,6 +325,10 @@ func (t *trial) write(l line, op op) error {
 	if op.Op != "test" && !t.kept.isNew(t.gvk.Kind, l, op.Path) {
 		return nil
 	}
+	return t.put(l, op)
+}
+
+func (t *trial) put(l line, op op) error {
 	t.cases++
 	var err error
 	if l.Op, err = json.Marshal(op); err != nil {
@@ -253,6 +354,25 @@ func patched(object []byte, op op) ([]byte, error) {
 type sample struct {
 	seen     map[string]bool
 	accepted int
+	all      bool // keep what grammar asks, whatever the answer
+}
+
+// keeps tells whether the answer to a question of grammar is worth a line: the first that is answered so about the field.
+func (s *sample) keeps(q question, l line) bool {
+	at, _, _ := strings.Cut(q.id, "=")
+	answer := []string{"answer", at, l.Sub}
+	said := [][]string{l.Create, l.Warnings}
+	if l.Update != nil {
+		said = append(said, *l.Update)
+	}
+	for _, list := range said {
+		for _, text := range list {
+			_, text, _ = strings.Cut(text, ": ")
+			answer = append(answer, quoted.ReplaceAllString(values.ReplaceAllString(text, " value: "), ""))
+		}
+		answer = append(answer, "/")
+	}
+	return s.first(strings.Join(answer, "\n")) || s.all || q.always
 }
 
 var (
