@@ -76,7 +76,8 @@ through it before you give it away.`,
 			for _, p := range b.problems {
 				fmt.Fprintf(r.errOut, "not in it: %s\n", p)
 			}
-			fmt.Fprintf(r.out, "%s: %d files. Secrets were left out; look through it before you give it away.\n", file, len(b.files))
+			fmt.Fprintf(r.out, "%s: %d files. Secrets were left out; look through it before you give it away.\n",
+				file, len(b.files))
 			return nil
 		},
 	}
@@ -218,7 +219,8 @@ func (b *bundle) gatherCluster(ctx context.Context) {
 				break
 			}
 			if p.Spec.NodeName != "" {
-				get("timeline/"+p.Namespace+"/"+p.Name+".json", "/api/v1/nodes/"+p.Spec.NodeName+"/proxy/timeline/"+p.Namespace+"/"+p.Name)
+				pod := p.Namespace + "/" + p.Name
+				get("timeline/"+pod+".json", "/api/v1/nodes/"+p.Spec.NodeName+"/proxy/timeline/"+pod)
 			}
 		}
 		break
@@ -242,7 +244,10 @@ func (b *bundle) gatherHost(ctx context.Context) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		b.problem("carob.log", err)
 	}
-	for _, f := range []string{"/proc/version", "/proc/meminfo", "/proc/loadavg", "/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/etc/os-release"} {
+	for _, f := range []string{
+		"/proc/version", "/proc/meminfo", "/proc/loadavg",
+		"/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/etc/os-release",
+	} {
 		if text, err := os.ReadFile(f); err == nil { // not every kernel has all
 			b.add("host"+f, text)
 		}
@@ -311,7 +316,10 @@ func cgroupsBelow(mount, root string) []byte {
 				return nil
 			}
 			out.WriteString(p)
-			for _, f := range []string{"memory.current", "memory.max", "memory.usage_in_bytes", "memory.limit_in_bytes", "pids.current", "pids.max", "cpu.max"} {
+			for _, f := range []string{
+				"memory.current", "memory.max", "memory.usage_in_bytes", "memory.limit_in_bytes",
+				"pids.current", "pids.max", "cpu.max",
+			} {
 				if v, err := os.ReadFile(filepath.Join(p, f)); err == nil {
 					fmt.Fprintf(&out, " %s=%s", f, strings.ReplaceAll(strings.TrimSpace(string(v)), " ", "/"))
 				}
@@ -359,7 +367,8 @@ func (b *bundle) write(file string) (err error) {
 	dir := strings.TrimSuffix(filepath.Base(file), ".tar.gz")
 	for _, x := range b.files {
 		text := x.what.([]byte)
-		if err := t.WriteHeader(&tar.Header{Name: dir + "/" + strings.TrimPrefix(x.name, "/"), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}); err != nil {
+		h := &tar.Header{Name: dir + "/" + strings.TrimPrefix(x.name, "/"), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}
+		if err := t.WriteHeader(h); err != nil {
 			return err
 		}
 		if _, err := t.Write(text); err != nil {
