@@ -213,7 +213,7 @@ func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
 		if !ended || c.class == ephemeral || !m.restarts(c, e) {
 			return
 		}
-		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled && (c.newest != nil || w.Reason == "") {
+		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled && (c.newest != nil || w.Reason == "" || m.regularBegun()) {
 			return // it is done (L4.33), unless it starts over in a new sandbox (L3.62) and can't
 		}
 		if w.Reason == "" {
