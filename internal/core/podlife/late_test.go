@@ -242,3 +242,15 @@ func TestSecondPostStartIsAborted(t *testing.T) {
 		}
 	}
 }
+
+// An init container that neither the runtime nor a status knows of has had its turn when
+// a regular container exists (L4.33): the agent restarted, and it had been removed.
+func TestInitContainerThatNobodyKnows(t *testing.T) {
+	_, in := steady()
+	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
+	in.Pod.Status = corev1.PodStatus{}
+	_, out := Step(Recover(in.Pod, in.Observed), in)
+	if s := out.Status.InitContainerStatuses[0]; s.State.Terminated == nil || !s.Ready || begins(out, "start/init/0") {
+		t.Errorf("%+v, begins %v", s, out.Begin)
+	}
+}

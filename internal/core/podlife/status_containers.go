@@ -106,10 +106,13 @@ func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBeg
 	if s.State.Terminated == nil {
 		s.State.Waiting = m.defaultWaiting(old)
 	}
-	if old == nil {
-		return
-	}
 	switch {
+	case old == nil && c.class == initial && regularBegun: // nobody knows of it any more, and it has had its turn (L4.33)
+		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason:  reasonCompleted,
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
+		}}
+	case old == nil:
 	case old.State.Running != nil && c.class == initial && regularBegun:
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
