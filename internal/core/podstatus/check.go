@@ -188,7 +188,9 @@ func (r *report) last(c *container) {
 	}
 	r.end(name, last)
 	if last != nil && s.State.Waiting == nil {
-		lost := last.Reason == "ContainerStatusUnknown" // with a pod that ends it counts as no restart (L4.27)
+		// What is lost with a pod that ends, or was never started again, counts as no restart (L4.27, L4.65).
+		end := s.State.Terminated
+		lost := last.Reason == "ContainerStatusUnknown" || end != nil && end.Reason == "ContainerStatusUnknown"
 		if s.RestartCount == 0 && !lost || last.ContainerID != "" && last.ContainerID == s.ContainerID {
 			r.broken(LastEnd, "%s: %d restarts, it is %q, the last one %q", name, s.RestartCount, s.ContainerID, last.ContainerID)
 		}
