@@ -107,6 +107,7 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	}
 	rt.UseStreaming(streams)
 	e.Runtime = rt
+	var _ runtime.OutputHolder = rt // the node agent asks for it
 	e.images = imageHandler(rt, storeImages{store})
 	server := criserver.New(rt)
 	e.run = func(ctx context.Context) error {

@@ -50,6 +50,15 @@ type Images interface {
 	ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error)
 }
 
+// OutputHolder is what a runtime may offer beyond CRI: it holds the first output of a container for a
+// client that attaches a moment late, and can be told that clients have seen it.
+type OutputHolder interface {
+	// LogShown is called before the whole log of the container is read for a client: what is held
+	// and in the log by then is dropped, what comes later is held on. Of a container that has ended
+	// the log has all, so nothing is left to be held.
+	LogShown(ctx context.Context, containerID string) error
+}
+
 // Runtime is a container runtime. Errors carry gRPC status codes (NotFound,
 // AlreadyExists, InvalidArgument …) in every implementation; a cancelled context
 // aborts the call and leaves nothing half made.

@@ -219,6 +219,22 @@ func TestCalls(t *testing.T) {
 	})
 }
 
+// holder is a runtime that holds output for clients that attach late.
+type holder struct{ stub }
+
+func (h holder) LogShown(_ context.Context, id string) error { return errors.New("asked of " + id) }
+
+// What a runtime offers beyond CRI is still there when its calls are counted.
+func TestLogShown(t *testing.T) {
+	w := newWorld()
+	if err := w.Runtime(holder{}).(runtime.OutputHolder).LogShown(t.Context(), "id1"); err == nil || err.Error() != "asked of id1" {
+		t.Error(err)
+	}
+	if err := w.runtime.(runtime.OutputHolder).LogShown(t.Context(), "id1"); err != nil {
+		t.Errorf("a runtime that holds nothing: %v", err)
+	}
+}
+
 // What is looked at when it is read.
 func TestFacts(t *testing.T) {
 	w := newWorld()

@@ -30,6 +30,14 @@ func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do fun
 	return resp, err
 }
 
+// LogShown passes on what is no call of CRI; a runtime without it holds nothing.
+func (r *metered) LogShown(ctx context.Context, containerID string) error {
+	if holder, ok := r.Runtime.(runtime.OutputHolder); ok {
+		return holder.LogShown(ctx, containerID)
+	}
+	return nil
+}
+
 // RunPodSandbox is also a family of its own.
 func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	began := time.Now()

@@ -301,7 +301,7 @@ func TestOldMonitor(t *testing.T) {
 	}
 	dir := t.TempDir()
 	buildOldMonitor(t, dir)
-	innerRun(t, dir, "^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestStartErrors)$")
+	innerRun(t, dir, "^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$")
 }
 
 // TestPodResources: a pod's new limits are in force when the agent tells of them; only who knows no such pod minds.

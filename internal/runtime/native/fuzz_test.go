@@ -189,6 +189,7 @@ func FuzzMonitor(f *testing.F) {
 	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	f.Add(script(setup, start, say(0, 0, record{code: msgList}), ends(0), say(0, 0, record{code: msgList})))
 	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"), frame(1, "\x02"), ends(0)))
+	f.Add(script(setup, start, say(0, 0, record{code: msgShown, s: [4]string{id}}), ends(0), say(0, 0, record{code: msgShown, s: [4]string{id}}), attach))
 	f.Add(script(setup, tty, attach, frame(1, "\x00x"), []byte{1, 1}, ends(0)))
 	f.Add(script(setup, start, say(0, 7, record{code: msgExec, seq: 9, n: [4]int64{flagCgroupFD}, s: [4]string{id}}),
 		say(0, 0, record{code: msgKill, n: [4]int64{9, 9}}), say(0, 0, record{code: msgKill, n: [4]int64{9}, s: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
@@ -217,7 +218,7 @@ func TestSanitised(t *testing.T) {
 	os.WriteFile(log, nil, 0o666)
 	os.Chmod(log, 0o666)
 	const tests = "^(TestContainerLife|TestExitCodes|TestStop|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestImageVolume|" +
-		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestAttachLate|TestKilledDuringStart|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
+		"TestWhatAContainerSees|TestMounts|TestStartErrors|TestExecSync|TestStreamExec|TestAttach|TestAttachLate|TestAttachAfterLog|TestKilledDuringStart|TestStatusOfUser|TestMountsOverTheKernel|TestSwappedMountPoint)$"
 	innerRun(t, dir, tests)
 	if report, err := os.ReadFile(log); err != nil || len(report) > 0 {
 		t.Errorf("%v\n%s", err, report)

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +28,7 @@ const (
 	msgList
 	msgQuit
 	msgBegun
+	msgShown
 
 	replyDone     = 32
 	eventExit     = 33
@@ -459,6 +461,26 @@ func (m *monitor) newsFlags(late bool) int {
 func (m *monitor) begun(id string) (began bool, pid int, err error) {
 	a, err := m.call(record{code: msgBegun, s: [4]string{id}})
 	return a.n[1] != 0, int(a.n[2]), err
+}
+
+// shown drops the output of a container that the monitor holds for its first client, as far as
+// the log has it. A monitor that holds none (an earlier release's, the container is
+// forgotten, a client is being given it) needs no telling.
+func (m *monitor) shown(ctx context.Context, id string) error {
+	done := make(chan error, 1)
+	go func() { // the monitor may wait for the log's disk: then the call ends by its own bound
+		_, err := m.call(record{code: msgShown, s: [4]string{id}})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ESRCH) {
+			return nil
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (m *monitor) protocol() int {

@@ -127,9 +127,27 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	return nil
 }
 
+// LogShown tells that a client gets to see the whole log of the container, so that the first
+// client that attaches need not get the same output again. What comes from now on, and what stands
+// on a line that has not ended, is held on. It waits for the monitor as long as ctx lasts.
+func (r *Runtime) LogShown(ctx context.Context, id string) error {
+	c, err := r.container(id)
+	if err != nil {
+		return err
+	}
+	m := c.sandbox.line()
+	if m == nil || !c.config.GetStdin() && !c.config.GetTty() {
+		return nil // nothing is held
+	}
+	if err := m.shown(ctx, c.rec.ID); err != nil {
+		return coded(fmt.Errorf("dropping the output held of container %q: %w", c.rec.ID, err))
+	}
+	return nil
+}
+
 // Attach connects streams to a running container until it ends, the client
 // goes away or ctx ends. The first client of an interactive container also gets what came before
-// it, when that was little and a moment ago, even when the container has ended.
+// it and LogShown was not told of, when that was little and a moment ago, even when the container has ended.
 func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -354,6 +355,9 @@ func TestAttachLate(t *testing.T) {
 		go func() { done <- s.Attach(bg, id, inR, out, nil, false, nil) }()
 		fmt.Fprintln(inW, "go")
 		w.wait(id)
+		if err := w.r.LogShown(bg, id); err != nil { // to another client: this one gets the rest all the same
+			t.Error(err)
+		}
 		stopped := make(chan error, 1)
 		go func() { // as the agent does when the last container has ended
 			_, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: slowSB})
@@ -371,6 +375,144 @@ func TestAttachLate(t *testing.T) {
 			t.Errorf("%d of %d bytes, the last are %q", len(got), want.Len(), got[max(0, len(got)-10):])
 		}
 	})
+}
+
+// TestAttachAfterLog: the first client of an interactive container gets what no log has shown: once, and all of it.
+// That of a container whose log nobody read is TestAttachLate's.
+func TestAttachAfterLog(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("shown")
+	s := w.r.Streams()
+	interactive := func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }
+	said := func(id, file string) {
+		t.Helper()
+		for range 1000 {
+			if x, err := w.exec(id, "test", "-e", file); err == nil && x.ExitCode == 0 {
+				return
+			}
+		}
+		t.Fatalf("no %s", file)
+	}
+	shown := func(id string, times int) {
+		t.Helper()
+		for range times {
+			if err := w.r.LogShown(bg, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	attach := func(id string, tty bool) (string, string) {
+		t.Helper()
+		out, errs := newPipe(), newPipe()
+		if err := s.Attach(bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(out.String(), "\r", ""), errs.String()
+	}
+	// A step says something and waits for the next.
+	const script = "echo one; echo problem >&2; touch /tmp/1; until test -e /tmp/go; do sleep 0.01; done; echo two; echo again >&2; touch /tmp/2; read x; echo got $x"
+	for _, tty := range []bool{false, true} {
+		for times := range 3 {
+			id := w.run(sb, sbc, fmt.Sprint("running", tty, times), shell(script), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			w.inside(id)
+			said(id, "/tmp/1")
+			shown(id, times)
+			w.exec(id, "touch", "/tmp/go")
+			said(id, "/tmp/2")
+			out, errs := attach(id, tty)
+			wantOut, wantErr := "two\n", "again\n"
+			if tty {
+				wantOut, wantErr = "two\nagain\n", ""
+			}
+			if times == 0 {
+				wantOut, wantErr = map[bool]string{false: "one\n", true: "one\nproblem\n"}[tty]+wantOut, map[bool]string{false: "problem\n"}[tty]+wantErr
+			}
+			if !strings.HasPrefix(out, wantOut) || !tty && out != wantOut+"got word\n" || errs != wantErr {
+				t.Errorf("terminal %v, shown %d times: %q, %q", tty, times, out, errs)
+			}
+		}
+		t.Run(fmt.Sprintf("all was shown, terminal %v", tty), func(t *testing.T) {
+			id := w.run(sb, sbc, fmt.Sprint("all", tty), shell("echo one; touch /tmp/1; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			w.inside(id)
+			said(id, "/tmp/1")
+			shown(id, 1)
+			if out, _ := attach(id, tty); strings.Contains(out, "one") || !strings.HasSuffix(out, "got word\n") {
+				t.Errorf("%q", out)
+			}
+		})
+		t.Run(fmt.Sprintf("the log has no unfinished line, terminal %v", tty), func(t *testing.T) {
+			id := w.run(sb, sbc, fmt.Sprint("prompt", tty), shell("echo one; printf 'name? '; touch /tmp/1; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			w.inside(id)
+			said(id, "/tmp/1")
+			shown(id, 2)
+			if out, _ := attach(id, tty); !strings.HasPrefix(out, "name? ") || !strings.HasSuffix(out, "got word\n") {
+				t.Errorf("%q", out)
+			}
+		})
+	}
+	t.Run("it has ended", func(t *testing.T) {
+		for i, command := range []string{"echo hi; printf there", "true"} {
+			id := w.run(sb, sbc, fmt.Sprint("ended", i), shell(command), interactive)
+			w.wait(id)
+			shown(id, 2)
+			if out, errs := attach(id, false); out != "" || errs != "" { // a client that had its URL before the end is not refused
+				t.Errorf("%s: %q, %q", command, out, errs)
+			}
+			if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("a second client: %v", err)
+			}
+			shown(id, 1) // it is forgotten
+		}
+	})
+}
+
+// TestLogShown: telling of a log that is shown never fails for what a container or its monitor is.
+func TestLogShown(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("told")
+	for i, c := range []func(*cri.ContainerConfig){func(*cri.ContainerConfig) {}, func(c *cri.ContainerConfig) { c.Stdin = true }, func(c *cri.ContainerConfig) { c.Tty = true }} {
+		id := w.run(sb, sbc, fmt.Sprint("c", i), shell("sleep 1000"), c)
+		if err := w.r.LogShown(bg, id); err != nil {
+			t.Errorf("running: %v", err)
+		}
+		w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id})
+		if err := w.r.LogShown(bg, id); err != nil {
+			t.Errorf("stopped: %v", err)
+		}
+		if i == 2 {
+			w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
+			if err := w.r.LogShown(bg, id); err != nil {
+				t.Errorf("without a monitor: %v", err)
+			}
+		}
+	}
+	if err := w.r.LogShown(bg, strings.Repeat("0", 64)); status.Code(err) != codes.NotFound {
+		t.Errorf("no such container: %v", err)
+	}
+}
+
+// TestMonitorDoesNotAnswer: whoever tells it of a log waits no longer than they want.
+func TestMonitorDoesNotAnswer(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	conn, err := unixConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMonitor(conn)
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	if err := m.shown(ctx, "id"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	theirs.Close()
+	if err := m.shown(bg, "id"); !errors.Is(err, errMonitorGone) {
+		t.Error(err)
+	}
 }
 
 // slowClient takes nothing before it may.

@@ -162,7 +162,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 {
 	struct record *m = (struct record *)b;
 	char *s[4];
-	int r = -1, kept = 0, clients = 0;
+	int r = -1, kept = 0;
 	int64_t value = 0;
 	const char *what = "";
 	if (parse(m, n, s) < 0) {
@@ -203,12 +203,10 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 			kept = nfd > 0;
 		break;
 	case M_ATTACH:
-		if (c && (!c->exited || c->held_len)) {
+		if (c && (!c->exited || c->hold || c->held_len)) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
+			k->replay = c->held_len && !attached_stuck(c); // one of several gets it
 			k->attached = c;
-			for (struct conn *o = conns; o; o = o->next) // one of several gets it
-				clients += o != k && o->attached == c && o->replay;
-			k->replay = c->held_len && !clients;
 			c->hold = 0;
 			k->stuck = seconds();
 			replay(k);
@@ -233,6 +231,14 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 			c->asked = m->seq;
 			goto out;
 		}
+		break;
+	case M_SHOWN: // a client gets to see the log, which has all that is held but for unfinished lines
+		if (!c || attached_stuck(c))
+			break;
+		c->held_at = c->held_len = r = 0;
+		for (int i = 0; i < 2; i++)
+			if (c->hold && c->out[i].len)
+				hold(c, i ? F_STDERR : F_STDOUT, c->out[i].buf, c->out[i].len);
 		break;
 	case M_QUIT:
 		settle();
@@ -346,8 +352,6 @@ static void accept_one(void)
 		add_conn(fd);
 }
 
-// ---- the loop
-
 static void sweep(void)
 {
 	for (struct conn **p = &conns; *p;) {
@@ -385,16 +389,14 @@ static void sweep(void)
 		}
 		for (struct conn *k = conns; k; k = k->next)
 			used |= k->attached == c;
-		if (c->held_len && !used && seconds() - c->since > HOLD_SECONDS)
+		if (!used && seconds() - c->since > HOLD_SECONDS)
 			let_go(c);
-		if (c->hold && seconds() - c->since > HOLD_SECONDS)
-			c->hold = 0;
 		int alive = !c->exited || c->out[0].fd >= 0 || c->out[1].fd >= 0;
 		if (!alive) {
 			shut(&c->log);
 			shut(&c->console);
 		}
-		if (alive || c->held_len || used) {
+		if (alive || c->hold || c->held_len || used) {
 			p = &c->next;
 			continue;
 		}
@@ -457,7 +459,7 @@ int main(int argc, char **argv, char **envp)
 		size_t first = n;
 		for (struct container *c = containers; c; c = c->next) {
 			int held = attached_stuck(c);
-			pending |= c->held_len > 0;
+			pending |= c->hold || c->held;
 			for (int i = 0; i < 2; i++) {
 				who[n] = c;
 				f[n++] = (struct pollfd){held ? -1 : c->out[i].fd, POLLIN, 0};

@@ -17,7 +17,7 @@
 // Keep in step with monitor.go.
 enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
 enum {
-	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN,
+	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN, M_SHOWN,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
 };
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
@@ -51,7 +51,7 @@ struct container {
 	int in, console, log, dir, oom, once, tty, exited;
 	struct stream out[2]; // stdout (or the terminal), stderr
 	// The last HELD bytes of its output that no client has seen: of an interactive one that nobody attached
-	// to yet, for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
+	// to yet (hold), for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
 	char *held;                  // frames: kind, length in two bytes, data
 	uint32_t held_at, held_len, held_last; // the first, the end of all, the last
 	int hold;
