@@ -178,7 +178,7 @@ func (m *machine) observedStatus(c *slot, s, old *corev1.ContainerStatus) {
 	default:
 		s.State.Waiting = m.defaultWaiting(old)
 	}
-	if old != nil && old.State.Terminated != nil && old.ContainerID != id {
+	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id { // not one that was made up
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if p := c.previous; p != nil && p.State == ContainerExited {
