@@ -17,6 +17,7 @@ LDFLAGS   := -s -w \
 TOOLS     := $(CACHE)/tools
 LINTER    := v2.15.0
 PKGS      := ./cmd/... ./internal/...
+TESTING   := busybox containerd runc iptables /usr/lib/cni/bridge # programs without which tests are skipped
 TESTED    := $(PKGS) ./test/mutants ./test/images/...
 SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
@@ -49,12 +50,14 @@ run: build ## start a cluster, show the life of a pod, leave the cluster up
 	@hack/run
 
 test: build images ## everything: vet, unit tests, simulator, end to end on real containers, Helm
+	@hack/deps $(TESTING)
 	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
 	$(GO) test $(TESTED)
 	$(MAKE) --no-print-directory e2e helm
 
 unit: native ## unit tests only
+	@hack/deps $(TESTING)
 	$(GO) test $(TESTED)
 
 check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
