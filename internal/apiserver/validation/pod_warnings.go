@@ -230,7 +230,7 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 		for i := range c.Ports {
 			p := placed{&c.Ports[i], path.Child("ports").Index(i)}
 			if p.HostIP != "" && p.HostPort == 0 {
-				out.say(p.at, "hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort, p.Protocol, p.HostIP)
+				out.say(p.at, "hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort.ContainerPort, p.Protocol, p.HostIP)
 			}
 			for _, o := range all {
 				switch {
