@@ -1,0 +1,99 @@
+package archtest
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// most lines of hand-written code in one package, without tests.
+const most = 5000
+
+// large are the packages that are over it, with the lines they may have until they are
+// split. A number here only ever goes down.
+var large = map[string]int{
+	"carob/internal/apiserver/validation": 10500,
+	"carob/internal/runtime/native":       9000,
+}
+
+func TestPackagesAreSmall(t *testing.T) {
+	for _, p := range list(t) {
+		lines := 0
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Contains(text, []byte("\n// Code generated ")) && !bytes.HasPrefix(text, []byte("// Code generated ")) {
+				lines += bytes.Count(text, []byte("\n"))
+			}
+		}
+		limit := most
+		if l, ok := large[p.ImportPath]; ok {
+			limit = l
+		}
+		if lines > limit {
+			t.Errorf("%s has %d lines, at most %d: split it by what its parts are for", p.ImportPath, lines, limit)
+		} else if limit > most && lines < limit-1000 {
+			t.Errorf("%s has %d lines now: set its limit here to a little more than that", p.ImportPath, lines)
+		}
+	}
+}
+
+// columns that a line may have, so that a change can be read.
+const columns = 120
+
+// Rows of tables and indented examples cannot be wrapped, and headings and links stay whole.
+func TestDocumentsAreNarrow(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("git", "-C", root, "ls-files", "*.md").Output()
+	if err != nil {
+		t.Skipf("not a checkout: %v", err)
+	}
+	for name := range strings.FieldsSeq(string(out)) {
+		f, err := os.Open(filepath.Join(root, name))
+		if err != nil {
+			continue // removed and not committed yet
+		}
+		fenced := false
+		scanner := bufio.NewScanner(f)
+		for n := 1; scanner.Scan(); n++ {
+			line := scanner.Text()
+			if strings.HasPrefix(strings.TrimSpace(line), "```") && strings.Count(line, "```") == 1 {
+				fenced = !fenced
+			}
+			trimmed := strings.TrimSpace(line)
+			whole := fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(trimmed, "|") || strings.HasPrefix(line, "#") || !strings.Contains(trimmed, " ")
+			if !whole && utf8.RuneCountInString(line) > columns && breakable(line) {
+				t.Errorf("%s:%d has %d columns, at most %d", name, n, utf8.RuneCountInString(line), columns)
+			}
+		}
+		f.Close()
+	}
+}
+
+// breakable reports whether a line has a space outside of code and links before the last column.
+func breakable(line string) bool {
+	if strings.Contains(line, "``") {
+		return false // code with backquotes in it
+	}
+	code, n := false, 0
+	indent := len(line) - len(strings.TrimLeft(line, " -*+>"))
+	for i, r := range line {
+		if r == '`' {
+			code = !code
+		}
+		if n++; r == ' ' && !code && i > indent && n <= columns {
+			return true
+		}
+	}
+	return false
+}
