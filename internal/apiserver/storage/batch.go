@@ -31,7 +31,7 @@ type batching struct {
 const batchSize = 500
 
 // GetList implements storage.Interface.
-func (b batching) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (b *batching) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	out, ok := list.(*unstructured.UnstructuredList)
 	if !ok || !opts.Recursive {
 		return b.Interface.GetList(ctx, key, opts, list)
@@ -62,7 +62,7 @@ func (b batching) GetList(ctx context.Context, key string, opts storage.ListOpti
 }
 
 // convert puts the objects of texts, as they are stored, into converted.
-func (b batching) convert(texts [][]byte, converted map[string]*unstructured.Unstructured) error {
+func (b *batching) convert(texts [][]byte, converted map[string]*unstructured.Unstructured) error {
 	list := &unstructured.UnstructuredList{}
 	for _, text := range texts {
 		// An object without a version of its own is filled without a conversion.

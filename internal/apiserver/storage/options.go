@@ -194,7 +194,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	}
 	var raw storage.Interface = counted{stored, o.engine.writes.of(c.GroupResource)}
 	if o.foreign {
-		raw = batching{raw, c.Codec, newFunc}
+		raw = &batching{raw, c.Codec, newFunc}
 	}
 	if o.allUncached {
 		return raw, stored.Close, nil

@@ -173,6 +173,7 @@ func neighbor(kind byte, target netip.Addr, mac net.HardwareAddr) []byte {
 
 // spoofers is an attacker, its neighbour and the host, and who listens where.
 type spoofers struct {
+	ports            map[int]bool // of the bridge, when its state was first looked at
 	n                *Network
 	evil, victim     network.Attachment
 	evilMAC, victMAC net.HardwareAddr
@@ -315,8 +316,18 @@ func (s *spoofers) hostState(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	first := s.ports == nil
+	if first {
+		s.ports = map[int]bool{}
+	}
 	for _, x := range fdb {
-		if x.MasterIndex == index {
+		if x.MasterIndex != index {
+			continue
+		}
+		if first {
+			s.ports[x.LinkIndex] = true
+		}
+		if s.ports[x.LinkIndex] { // the pool may have made another one since
 			fmt.Fprintln(&out, "forwarding", x.LinkIndex, x.HardwareAddr, x.State, x.Flags)
 		}
 	}
