@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"carob/internal/base/netns"
 )
 
 // breaker is a Checkpoint that does something once, at one step.
@@ -847,35 +846,6 @@ func TestMissingLayers(t *testing.T) {
 	again := w.run(sb, sbc, "again", shell("exit 4"))
 	if st := w.wait(again); st.ExitCode != 4 {
 		t.Errorf("with its layers: %v", st)
-	}
-	w.emptied()
-}
-
-// TestLostNetNS: somebody removed the pin of a pod's network namespace. Its
-// monitor holds the namespace, so the pod goes on as it was and can be removed.
-func TestLostNetNS(t *testing.T) {
-	w := newWorld(t)
-	sb, sbc := w.sandbox("lost")
-	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
-	s, err := w.r.sandbox(sb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	was := w.netOf(id)
-	if err := errors.Join(unix.Unmount(s.rec.NetNS, unix.MNT_DETACH), os.Remove(s.rec.NetNS)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w.open()
-	w.inside(id)
-	second := w.run(sb, sbc, "second", shell("exec sleep 1000"))
-	if now := w.netOf(second); now != was {
-		t.Errorf("a second container is in %s, the first in %s", now, was)
-	}
-	if host, err := os.Readlink(netns.Current); err != nil || was == host {
-		t.Errorf("the pod is in the host's network namespace: %v", err)
 	}
 	w.emptied()
 }

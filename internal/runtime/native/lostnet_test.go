@@ -8,8 +8,9 @@ import (
 	"carob/internal/base/netns"
 )
 
-// A pod whose network namespace is gone at a start (its address range changed) does
-// not go on as if it were reachable: it ends, and can be made anew.
+// A pod whose network namespace is gone at a start, with its address range or by
+// somebody's hand, does not go on as if it were reachable: the network has forgotten
+// its address. It ends, leaves nothing, and can be made anew.
 func TestLostNetwork(t *testing.T) {
 	w := newWorld(t)
 	lost, lostc := w.sandbox("lost")
@@ -44,4 +45,5 @@ func TestLostNetwork(t *testing.T) {
 	if err != nil || st.Status.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the other pod's container: %v, %v", st.GetStatus().GetState(), err)
 	}
+	w.emptied()
 }
