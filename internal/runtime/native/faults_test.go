@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 )
 
 // breaker is a Checkpoint that does something once, at one step.
