@@ -64,6 +64,7 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	before.Status, after.Status = *old, *st
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
 		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
+			b.Rule == podstatus.Ephemeral && !w.clean || // a start that says yes and does no uses a count
 			b.Rule == podstatus.Addresses && (own.gap || own.object.upset) // its sandbox is not listed, or has lost its address
 	})
 	if len(b) > 0 {

@@ -280,6 +280,9 @@ func (w *world) imageCame(name string) {
 		return
 	}
 	w.after(lookWithin, func() {
+		if w.imageState(name).Ref == "" {
+			return // it can't be read
+		}
 		for _, own := range w.agent.owners {
 			if own.stage != podlife.Syncing || !slices.ContainsFunc(own.waits, func(x podlife.Wait) bool { return x.For == "image" && x.Object == name }) {
 				continue

@@ -254,3 +254,17 @@ func TestInitContainerThatNobodyKnows(t *testing.T) {
 		t.Errorf("%+v, begins %v", s, out.Begin)
 	}
 }
+
+// A runtime that has forgotten everything of a pod that never restarts: the pod had its
+// chance, and its init containers may not leave their ends (L3.63, L7.81, L4.34).
+func TestForgottenPodThatNeverRestarts(t *testing.T) {
+	_, in := steady()
+	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	in.Observed.Sandboxes, in.Observed.Containers = nil, nil
+	in.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "carob://a-0",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://a-0", Reason: "Completed"}}}}}
+	_, out := Step(Recover(in.Pod, in.Observed), in)
+	if out.Life == Syncing || begins(out, CreateSandbox{}.Key()) {
+		t.Errorf("%s, begins %v", out.Life, out.Begin)
+	}
+}

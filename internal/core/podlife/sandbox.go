@@ -96,8 +96,8 @@ func (m *machine) nothingLeftToRun() bool {
 		c := &m.slots[i]
 		_, ended := m.lastExit(c)
 		exists := ended || c.newest != nil
-		if exists && m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(m.in.Observed.Sandboxes) > 0 {
-			return true
+		if exists && m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
+			return true // also when the runtime has forgotten that there was a sandbox (L7.81)
 		}
 		if c.class == regular {
 			created = created || exists

@@ -154,7 +154,8 @@ func (r *report) container(c *container) {
 		if s.Started != nil || s.Ready {
 			r.broken(Started, "%s: started %v, ready %v", name, s.Started, s.Ready)
 		}
-		if s.RestartCount != 0 || s.LastTerminationState.Terminated != nil {
+		last := s.LastTerminationState.Terminated
+		if (s.RestartCount != 0 || last != nil) && (last == nil || last.Reason != "ContainerStatusUnknown") { // a lost one counts up (L4.27)
 			r.broken(Ephemeral, "%s: %d restarts", name, s.RestartCount)
 		}
 	} else if s.Started == nil || started && run == nil {
