@@ -20,6 +20,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"carob/internal/apiserver/crds"
+	"carob/internal/apiserver/lists"
 	"carob/internal/apiserver/openapi"
 	"carob/internal/apiserver/smd"
 )
@@ -35,12 +36,13 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 	slices.SortFunc(versions, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
 	s.versions = versions
 	types := smd.NewTypeConverter(s.set.External)
+	ours := lists.Serializer(s.set.Codecs, &lists.Kept{})
 	for _, gv := range versions {
 		served := map[string][]string{}
 		for path := range groups[gv] {
 			served[path] = []string{gv.String()}
 		}
-		known, codecs := s.set.Scheme, runtime.NegotiatedSerializer(s.set.Codecs)
+		known, codecs := s.set.Scheme, ours
 		if gv == apiextensionsv1.SchemeGroupVersion { // a registry of its own
 			known, codecs = apiextensionsapiserver.Scheme, crds.Serializer()
 		}

@@ -1,0 +1,96 @@
+package lists
+
+import (
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// What is not used for so long, or for twice as long, is forgotten.
+	keptFor = 10 * time.Second
+	// So many bytes are kept twice over at most: of the current time, and of that before it.
+	generation = 12 << 20
+	// What an entry takes besides the encoded object.
+	entrySize = 160
+)
+
+// Kept remembers encoded objects while lists use them. An object of the same type,
+// identity and version is the same: the server gives each stored state a version of its own.
+// The zero value remembers nothing yet.
+type Kept struct {
+	mu          sync.Mutex
+	now, before map[key]encoded
+	size        int         // of now, in bytes
+	timer       *time.Timer // nil while nothing is kept
+}
+
+type key struct {
+	kind reflect.Type // of one API version
+	uid  types.UID
+}
+
+type encoded struct {
+	version string
+	data    []byte // never changed
+}
+
+// get returns an encoded object; nil for one that is not known in that version.
+func (k *Kept) get(id key, version string) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e, ok := k.now[id]
+	if !ok {
+		if e, ok = k.before[id]; ok {
+			delete(k.before, id)
+			if e.version == version {
+				k.add(id, e)
+			}
+		}
+	}
+	if !ok || e.version != version {
+		return nil
+	}
+	return e.data
+}
+
+func (k *Kept) put(id key, version string, data []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(id, encoded{version, data})
+}
+
+// add adds an entry to those of the current time. Call with mu held.
+func (k *Kept) add(id key, e encoded) {
+	if old, ok := k.now[id]; ok {
+		k.size -= entrySize + len(old.data)
+	}
+	if k.size+entrySize+len(e.data) > generation {
+		k.age()
+	}
+	if k.now == nil {
+		k.now = map[key]encoded{}
+	}
+	k.now[id] = e
+	k.size += entrySize + len(e.data)
+	if k.timer == nil {
+		k.timer = time.AfterFunc(keptFor, k.tick)
+	}
+}
+
+// age begins a new time. Call with mu held.
+func (k *Kept) age() { k.now, k.before, k.size = nil, k.now, 0 }
+
+// tick runs as long as anything is kept.
+func (k *Kept) tick() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.age()
+	if k.before == nil {
+		k.timer = nil
+		return
+	}
+	k.timer.Reset(keptFor)
+}

@@ -1,0 +1,220 @@
+// Package lists encodes lists of objects as protobuf, as the library does, byte for
+// byte, but each object once for all lists that follow each other: to encode the
+// objects is most of what a list costs.
+package lists
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	// Shorter lists are left to the library: they cost little.
+	shortest = 20
+	// Larger objects are encoded each time.
+	largest = 64 << 10
+	// What is written at once. A gzip writer that gets single objects is slower.
+	chunk = 32 << 10
+)
+
+// prefix begins each object in protobuf. It is written alone: by a first write that is so
+// short the library knows a list that comes in parts, which it packs by the length of all.
+var prefix = []byte("k8s\x00")
+
+// The fields of a list, as protobuf tags them: metadata 1, items 2, both bytes.
+const (
+	metaTag   = 0x0a
+	itemTag   = 0x12
+	metaField = "bytes,1,opt,name=metadata"
+	itemField = "bytes,2,rep,name=items"
+)
+
+// Serializer returns codecs whose lists in protobuf are encoded by what kept remembers.
+func Serializer(codecs runtime.NegotiatedSerializer, kept *Kept) runtime.NegotiatedSerializer {
+	infos := slices.Clone(codecs.SupportedMediaTypes())
+	for i := range infos {
+		if inner, ok := infos[i].Serializer.(library); ok && infos[i].MediaType == runtime.ContentTypeProtobuf {
+			infos[i].Serializer = serializer{inner, kept}
+		}
+	}
+	return negotiated{codecs, infos}
+}
+
+type negotiated struct {
+	runtime.NegotiatedSerializer
+	infos []runtime.SerializerInfo
+}
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (n negotiated) SupportedMediaTypes() []runtime.SerializerInfo { return n.infos }
+
+// library is the library's serializer of protobuf.
+type library interface {
+	runtime.Serializer
+	runtime.EncoderWithAllocator
+}
+
+type serializer struct {
+	library
+	kept *Kept
+}
+
+// Encode implements runtime.Encoder.
+func (s serializer) Encode(o runtime.Object, w io.Writer) error {
+	return s.EncodeWithAllocator(o, w, &runtime.SimpleAllocator{})
+}
+
+// EncodeWithAllocator implements runtime.EncoderWithAllocator.
+func (s serializer) EncodeWithAllocator(o runtime.Object, w io.Writer, room runtime.MemoryAllocator) error {
+	l, ok := listOf(o)
+	if !ok {
+		return s.library.EncodeWithAllocator(o, w, room)
+	}
+	return s.encode(l, w, room)
+}
+
+// item is an object of a list.
+type item interface {
+	metav1.Object
+	runtime.ProtobufReverseMarshaller
+}
+
+// list is a list of objects seen through reflection.
+type list struct {
+	runtime.TypeMeta
+	meta  *metav1.ListMeta
+	items reflect.Value // slice of structures whose pointers are items
+}
+
+var itemType = reflect.TypeFor[item]()
+
+// listOf returns a list that is worth it and built as all lists are.
+func listOf(o runtime.Object) (l list, ok bool) {
+	v := reflect.ValueOf(o)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Elem().NumField() != 3 {
+		return l, false
+	}
+	v = v.Elem()
+	t := v.Type()
+	_, typed := v.Field(0).Interface().(metav1.TypeMeta)
+	meta, described := v.Field(1).Addr().Interface().(*metav1.ListMeta)
+	l.meta, l.items = meta, v.Field(2)
+	if !typed || !described || t.Field(0).Tag.Get("protobuf") != "" || t.Field(1).Tag.Get("protobuf") != metaField || t.Field(2).Tag.Get("protobuf") != itemField {
+		return l, false
+	}
+	if l.items.Kind() != reflect.Slice || l.items.Len() < shortest || !reflect.PointerTo(l.items.Type().Elem()).Implements(itemType) {
+		return l, false
+	}
+	kind := o.GetObjectKind().GroupVersionKind()
+	l.Kind, l.APIVersion = kind.Kind, kind.GroupVersion().String()
+	return l, true
+}
+
+func (l list) item(i int) item { return l.items.Index(i).Addr().Interface().(item) } //nolint:forcetypeassert // listOf has looked
+
+// part is an encoded object, or how long it will be.
+type part struct {
+	data []byte // nil when it is to be encoded yet
+	size int
+}
+
+func (s serializer) encode(l list, w io.Writer, room runtime.MemoryAllocator) error {
+	meta, err := l.meta.Marshal()
+	if err != nil {
+		return err
+	}
+	parts := make([]part, l.items.Len())
+	size := 1 + varint(len(meta)) + len(meta)
+	held := 0
+	for i := range parts {
+		// What a list holds at once is bounded; the rest of it is encoded as it is sent.
+		if parts[i], err = s.part(l.item(i), held < generation); err != nil {
+			return err
+		}
+		held += len(parts[i].data)
+		size += 1 + varint(parts[i].size) + parts[i].size
+	}
+	if _, err := w.Write(prefix); err != nil {
+		return err
+	}
+	buffered := bufio.NewWriterSize(w, chunk)
+	unknown := runtime.Unknown{TypeMeta: l.TypeMeta}
+	if _, err := unknown.MarshalToWriter(buffered, size, func(w io.Writer) (int, error) { return l.write(w, meta, parts, room) }); err != nil {
+		return err
+	}
+	return buffered.Flush()
+}
+
+// part returns an object of a list, encoded if it may be kept.
+func (s serializer) part(o item, keep bool) (part, error) {
+	k, version := key{reflect.TypeOf(o), o.GetUID()}, o.GetResourceVersion()
+	keep = keep && k.uid != "" && version != ""
+	if keep {
+		if data := s.kept.get(k, version); data != nil {
+			return part{data, len(data)}, nil
+		}
+	}
+	size := o.Size()
+	if !keep || size > largest {
+		return part{nil, size}, nil
+	}
+	data := make([]byte, size)
+	if err := marshal(o, data); err != nil {
+		return part{}, err
+	}
+	s.kept.put(k, version, data)
+	return part{data, size}, nil
+}
+
+// marshal encodes an object of the size of data.
+func marshal(o item, data []byte) error {
+	n, err := o.MarshalToSizedBuffer(data)
+	if err == nil && n != len(data) {
+		err = fmt.Errorf("%T says it takes %d bytes, but takes %d", o, len(data), n)
+	}
+	return err
+}
+
+// write writes the fields of the list and returns their length.
+func (l list) write(w io.Writer, meta []byte, parts []part, room runtime.MemoryAllocator) (int, error) {
+	head := make([]byte, 0, 1+binary.MaxVarintLen64)
+	written := 0
+	field := func(tag byte, data []byte) error {
+		for _, b := range [][]byte{binary.AppendUvarint(append(head[:0], tag), uint64(len(data))), data} {
+			n, err := w.Write(b)
+			written += n
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := field(metaTag, meta); err != nil {
+		return written, err
+	}
+	for i, p := range parts {
+		if p.data == nil {
+			p.data = room.Allocate(uint64(p.size))[:p.size]
+			if err := marshal(l.item(i), p.data); err != nil {
+				return written, err
+			}
+		}
+		if err := field(itemTag, p.data); err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// varint is how many bytes a length takes.
+func varint(n int) int {
+	var b [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(b[:], uint64(n))
+}
