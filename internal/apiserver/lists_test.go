@@ -10,10 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Whatever has changed between two lists, one in protobuf has what one in JSON has.
-func testListsInProtobuf(t *testing.T, r *running) {
+// Whatever has changed between two lists, each has the objects as they are.
+func testListsOfChanged(t *testing.T, r *running) {
 	ctx := t.Context()
 	plain := r.admin(t).CoreV1().ConfigMaps("kube-public")
 	cfg := r.ClientConfig("admin", user.SystemPrivilegedGroup)
@@ -33,23 +34,29 @@ func testListsInProtobuf(t *testing.T, r *running) {
 	}
 	same := func(when string, limit int64) {
 		t.Helper()
-		want, err := plain.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []corev1.ConfigMap
-		for o := (metav1.ListOptions{Limit: limit}); ; {
-			l, err := packed.List(ctx, o)
-			if err != nil {
-				t.Fatal(err)
+		for format, client := range map[string]clientcorev1.ConfigMapInterface{"JSON": plain, "protobuf": packed} {
+			listed := map[string]corev1.ConfigMap{}
+			for o := (metav1.ListOptions{Limit: limit}); ; {
+				l, err := client.List(ctx, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range l.Items {
+					listed[o.Name] = o
+				}
+				if o.Continue = l.Continue; o.Continue == "" {
+					break
+				}
 			}
-			got = append(got, l.Items...)
-			if o.Continue = l.Continue; o.Continue == "" {
-				break
+			for i := range n {
+				want, err := plain.Get(ctx, name(i), metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := listed[name(i)]; !equality.Semantic.DeepEqual(&got, want) {
+					t.Errorf("%s, in pages of %d in %s: listed %+v, want %+v", when, limit, format, got, want)
+				}
 			}
-		}
-		if len(got) < n || !equality.Semantic.DeepEqual(got, want.Items) {
-			t.Errorf("%s, in pages of %d: %d objects differ from the %d in JSON", when, limit, len(got), len(want.Items))
 		}
 	}
 	for i := range n {

@@ -119,7 +119,7 @@ func TestServer(t *testing.T) {
 	r := start(t, t.TempDir())
 	for name, test := range map[string]func(*testing.T, *running){
 		"bootstrap token":        testBootstrapToken,
-		"lists in protobuf":      testListsInProtobuf,
+		"lists of changed":       testListsOfChanged,
 		"token in a secret":      testTokenInSecret,
 		"impersonation":          testImpersonation,
 		"constrained":            testConstrainedImpersonation,

@@ -30,6 +30,7 @@ type Kept struct {
 type key struct {
 	kind reflect.Type // of one API version
 	uid  types.UID
+	json bool // or protobuf
 }
 
 type encoded struct {

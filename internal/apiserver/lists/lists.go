@@ -1,5 +1,5 @@
-// Package lists encodes lists of objects as protobuf, as the library does, byte for
-// byte, but each object once for all lists that follow each other: to encode the
+// Package lists encodes lists of objects as protobuf and JSON, as the library does, byte
+// for byte, but each object once for all lists that follow each other: to encode the
 // objects is most of what a list costs.
 package lists
 
@@ -36,12 +36,15 @@ const (
 	itemField = "bytes,2,rep,name=items"
 )
 
-// Serializer returns codecs whose lists in protobuf are encoded by what kept remembers.
+// Serializer returns codecs whose lists in protobuf and JSON are encoded by what kept remembers.
 func Serializer(codecs runtime.NegotiatedSerializer, kept *Kept) runtime.NegotiatedSerializer {
 	infos := slices.Clone(codecs.SupportedMediaTypes())
 	for i := range infos {
 		if inner, ok := infos[i].Serializer.(library); ok && infos[i].MediaType == runtime.ContentTypeProtobuf {
 			infos[i].Serializer = serializer{inner, kept}
+		}
+		if infos[i].MediaType == runtime.ContentTypeJSON {
+			infos[i].Serializer = jsonSerializer{infos[i].Serializer, kept}
 		}
 	}
 	return negotiated{codecs, infos}
@@ -89,6 +92,7 @@ type item interface {
 // list is a list of objects seen through reflection.
 type list struct {
 	runtime.TypeMeta
+	of    reflect.Type // the structure
 	meta  *metav1.ListMeta
 	items reflect.Value // slice of structures whose pointers are items
 }
@@ -105,7 +109,7 @@ func listOf(o runtime.Object) (l list, ok bool) {
 	t := v.Type()
 	_, typed := v.Field(0).Interface().(metav1.TypeMeta)
 	meta, described := v.Field(1).Addr().Interface().(*metav1.ListMeta)
-	l.meta, l.items = meta, v.Field(2)
+	l.of, l.meta, l.items = t, meta, v.Field(2)
 	if !typed || !described || t.Field(0).Tag.Get("protobuf") != "" || t.Field(1).Tag.Get("protobuf") != metaField || t.Field(2).Tag.Get("protobuf") != itemField {
 		return l, false
 	}
@@ -154,7 +158,7 @@ func (s serializer) encode(l list, w io.Writer, room runtime.MemoryAllocator) er
 
 // part returns an object of a list, encoded if it may be kept.
 func (s serializer) part(o item, keep bool) (part, error) {
-	k, version := key{reflect.TypeOf(o), o.GetUID()}, o.GetResourceVersion()
+	k, version := key{reflect.TypeOf(o), o.GetUID(), false}, o.GetResourceVersion()
 	keep = keep && k.uid != "" && version != ""
 	if keep {
 		if data := s.kept.get(k, version); data != nil {

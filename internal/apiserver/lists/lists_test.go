@@ -23,7 +23,7 @@ func codecs(t testing.TB) runtime.NegotiatedSerializer {
 	if err := corev1.AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
-	return libraryserializer.NewCodecFactory(s, libraryserializer.WithStreamingCollectionEncodingToProtobuf())
+	return libraryserializer.NewCodecFactory(s, libraryserializer.WithStreamingCollectionEncodingToProtobuf(), libraryserializer.WithStreamingCollectionEncodingToJSON())
 }
 
 // encode encodes o as the server does.
@@ -39,6 +39,17 @@ func encode(t testing.TB, n runtime.NegotiatedSerializer, o runtime.Object, w io
 	}
 	return e.EncodeWithAllocator(o, w, &runtime.Allocator{})
 }
+
+func encodeJSON(t testing.TB, n runtime.NegotiatedSerializer, o runtime.Object, w io.Writer) error {
+	t.Helper()
+	info, ok := runtime.SerializerInfoForMediaType(n.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	if !ok {
+		t.Fatal("no JSON")
+	}
+	return n.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion).Encode(o, w)
+}
+
+var formats = map[string]func(testing.TB, runtime.NegotiatedSerializer, runtime.Object, io.Writer) error{"protobuf": encode, "JSON": encodeJSON}
 
 func pods(n int, version string) *corev1.PodList {
 	l := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: "more", RemainingItemCount: new(int64(3))}}
@@ -74,42 +85,58 @@ func TestAsTheLibrary(t *testing.T) {
 		huge.Items = append(huge.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint("h", i)), ResourceVersion: "7"},
 			Data: map[string]string{"x": strings.Repeat("y", largest-1000)}})
 	}
-	for i, o := range []runtime.Object{many, many, changed, many, changed, pods(0, "1"), pods(3, "7"), big, big, nameless, nameless, maps, maps, huge, huge,
+	typed := pods(300, "7")
+	for i := range typed.Items {
+		typed.Items[i].TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+		typed.Items[i].Annotations = map[string]string{"<&>": "\u2028\xff\n"}
+		typed.Items[i].ResourceVersion = "17"
+	}
+	told := pods(300, "7") // the same, but each says what it is
+	for i := range told.Items {
+		told.Items[i].TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+	}
+	for i, o := range []runtime.Object{many, typed, told, many, many, changed, many, changed, pods(0, "1"), pods(3, "7"), big, big, nameless, nameless, maps, maps, huge, huge,
 		&many.Items[0], &metav1.Status{Reason: "r"}, &corev1.List{Items: make([]runtime.RawExtension, 30)}} {
-		var want, got bytes.Buffer
-		if err := errors.Join(encode(t, plain, o, &want), encode(t, ours, o, &got)); err != nil {
-			t.Fatal(i, err)
-		}
-		if !bytes.Equal(want.Bytes(), got.Bytes()) {
-			t.Errorf("%d: a %T of %d bytes differs from the library's of %d", i, o, got.Len(), want.Len())
+		for format, encode := range formats {
+			var want, got bytes.Buffer
+			if err := errors.Join(encode(t, plain, o, &want), encode(t, ours, o, &got)); err != nil {
+				t.Fatal(i, format, err)
+			}
+			if !bytes.Equal(want.Bytes(), got.Bytes()) {
+				t.Errorf("%d: a %T of %d bytes of %s differs from the library's of %d", i, o, got.Len(), format, want.Len())
+			}
 		}
 	}
 }
 
 // The object says how often it is encoded: by its type, identity and version.
 func TestEncodedOnce(t *testing.T) {
-	k := &Kept{}
-	ours := Serializer(codecs(t), k)
-	l := pods(100, "1")
-	if err := encode(t, ours, l, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	var first, second bytes.Buffer
-	_ = encode(t, ours, l, &first)
-	for i := range l.Items { // nobody may do so; here it shows what is used
-		l.Items[i].Name = "other"
-	}
-	_ = encode(t, ours, l, &second)
-	if !bytes.Equal(first.Bytes(), second.Bytes()) {
-		t.Error("objects of a known version were encoded again")
-	}
-	for i := range l.Items {
-		l.Items[i].ResourceVersion = "2"
-	}
-	second.Reset()
-	_ = encode(t, ours, l, &second)
-	if n := bytes.Count(second.Bytes(), []byte("other")); n != 100 {
-		t.Errorf("%d of 100 objects are in their new version", n)
+	for format, encode := range formats {
+		t.Run(format, func(t *testing.T) {
+			k := &Kept{}
+			ours := Serializer(codecs(t), k)
+			l := pods(100, "1")
+			if err := encode(t, ours, l, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			var first, second bytes.Buffer
+			_ = encode(t, ours, l, &first)
+			for i := range l.Items { // nobody may do so; here it shows what is used
+				l.Items[i].Name = "other"
+			}
+			_ = encode(t, ours, l, &second)
+			if !bytes.Equal(first.Bytes(), second.Bytes()) {
+				t.Error("objects of a known version were encoded again")
+			}
+			for i := range l.Items {
+				l.Items[i].ResourceVersion = "2"
+			}
+			second.Reset()
+			_ = encode(t, ours, l, &second)
+			if n := bytes.Count(second.Bytes(), []byte("other")); n != 100 {
+				t.Errorf("%d of 100 objects are in their new version", n)
+			}
+		})
 	}
 }
 
@@ -175,8 +202,10 @@ func (f *failing) Write(b []byte) (int, error) {
 func TestClientGoesAway(t *testing.T) {
 	ours := Serializer(codecs(t), &Kept{})
 	for _, room := range []int{0, 4, 5, chunk, 2 * chunk} {
-		if err := encode(t, ours, pods(2000, "1"), &failing{room}); !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("%d bytes taken: %v", room, err)
+		for format, encode := range formats {
+			if err := encode(t, ours, pods(2000, "1"), &failing{room}); !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("%s: %d bytes taken: %v", format, room, err)
+			}
 		}
 	}
 }
@@ -186,7 +215,9 @@ func TestOtherCodecsAreTheLibrarys(t *testing.T) {
 	ours := Serializer(plain, &Kept{})
 	for i, info := range ours.SupportedMediaTypes() {
 		want := plain.SupportedMediaTypes()[i]
-		if _, wrapped := info.Serializer.(serializer); wrapped != (info.MediaType == runtime.ContentTypeProtobuf) || info.MediaType != want.MediaType {
+		_, protobuf := info.Serializer.(serializer)
+		_, json := info.Serializer.(jsonSerializer)
+		if protobuf != (info.MediaType == runtime.ContentTypeProtobuf) || json != (info.MediaType == runtime.ContentTypeJSON) || info.MediaType != want.MediaType {
 			t.Errorf("%s: %T", info.MediaType, info.Serializer)
 		}
 		if info.Serializer.Identifier() != want.Serializer.Identifier() {
@@ -198,14 +229,16 @@ func TestOtherCodecsAreTheLibrarys(t *testing.T) {
 func BenchmarkList(b *testing.B) {
 	plain := codecs(b)
 	for name, n := range map[string]runtime.NegotiatedSerializer{"library": plain, "kept": Serializer(plain, &Kept{})} {
-		b.Run(name, func(b *testing.B) {
-			l := pods(1000, "1")
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := encode(b, n, l, io.Discard); err != nil {
-					b.Fatal(err)
+		for format, encode := range formats {
+			b.Run(format+"/"+name, func(b *testing.B) {
+				l := pods(1000, "1")
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := encode(b, n, l, io.Discard); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }

@@ -1,0 +1,110 @@
+package lists
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// jsonSerializer encodes lists in JSON that nobody asked to be easy to read.
+type jsonSerializer struct {
+	runtime.Serializer
+	kept *Kept
+}
+
+// Encode implements runtime.Encoder.
+func (s jsonSerializer) Encode(o runtime.Object, w io.Writer) error {
+	l, ok := listOf(o)
+	if _, own := o.(json.Marshaler); !ok || own || !l.fieldsInJSON() {
+		return s.Serializer.Encode(o, w)
+	}
+	// A first write so short shows a list that comes in parts, as prefix does.
+	if _, err := w.Write([]byte("{")); err != nil {
+		return err
+	}
+	buffered := bufio.NewWriterSize(w, chunk)
+	if err := s.write(l, buffered); err != nil {
+		return err
+	}
+	return buffered.Flush()
+}
+
+// fieldsInJSON says whether the list's fields are those that all lists have.
+func (l list) fieldsInJSON() bool {
+	t := l.of
+	tag, tagged := t.Field(0).Tag.Lookup("json")
+	return t.Field(0).Anonymous && tagged && (tag == "" || tag == ",inline") && t.Field(1).Tag.Get("json") == "metadata,omitempty" && t.Field(2).Tag.Get("json") == "items"
+}
+
+// write writes what follows the brace of the list.
+func (s jsonSerializer) write(l list, w *bufio.Writer) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	encoded := func(v any) ([]byte, error) {
+		b.Reset()
+		err := e.Encode(v)
+		return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+	}
+	head := []struct {
+		name  string
+		value any
+		there bool
+	}{{`"kind":`, l.Kind, l.Kind != ""}, {`"apiVersion":`, l.APIVersion, l.APIVersion != ""}, {`"metadata":`, *l.meta, true}}
+	for _, f := range head {
+		if !f.there {
+			continue
+		}
+		data, err := encoded(f.value)
+		if err != nil {
+			return err
+		}
+		w.WriteString(f.name) //nolint:errcheck // Flush tells
+		w.Write(data)         //nolint:errcheck // Flush tells
+		w.WriteByte(',')      //nolint:errcheck // Flush tells
+	}
+	w.WriteString(`"items":[`) //nolint:errcheck // Flush tells
+	held := 0
+	for i := range l.items.Len() {
+		if i > 0 {
+			w.WriteByte(',') //nolint:errcheck // Flush tells
+		}
+		o := l.item(i)
+		k, version := key{reflect.TypeOf(o), o.GetUID(), true}, o.GetResourceVersion()
+		// Here the type of an object is among its bytes, where it has one.
+		keep := held < generation && k.uid != "" && version != "" && untyped(o)
+		var data []byte
+		if keep {
+			data = s.kept.get(k, version)
+		}
+		if data == nil {
+			var err error
+			if data, err = encoded(o); err != nil {
+				return err
+			}
+			if keep && len(data) <= largest {
+				data = bytes.Clone(data)
+				s.kept.put(k, version, data)
+			}
+		}
+		held += len(data)
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+	_, err := w.WriteString("]}\n")
+	return err
+}
+
+func untyped(o item) bool {
+	r, ok := o.(runtime.Object)
+	if !ok {
+		return false
+	}
+	t, ok := r.GetObjectKind().(*metav1.TypeMeta)
+	return ok && *t == metav1.TypeMeta{}
+}
