@@ -165,5 +165,5 @@ func identify(info os.FileInfo) identity {
 	if !ok {
 		return identity{size: info.Size()}
 	}
-	return identity{device: uint64(st.Dev), inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}
+	return identity{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}
 }

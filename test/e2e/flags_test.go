@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -23,7 +24,7 @@ func TestOtherStoreKeepsPods(t *testing.T) {
 		{"--pod-cidr", "10.254.0.0/16", "down --pods"},
 		{"--service-cidr", "10.254.0.0/16", "services"},
 	} {
-		contains(t, x.flag, carobFails(t, append(up[:len(up):len(up)], x.flag, x.value)...), x.flag+":", x.says, "--force")
+		contains(t, x.flag, carobFails(t, append(slices.Clip(up), x.flag, x.value)...), x.flag+":", x.says, "--force")
 	}
 	etcd := filepath.Join(c.DataDir, "etcd")
 	if err := os.Rename(etcd, etcd+".kept"); err != nil {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -128,7 +129,7 @@ func TestStatusesOfRandomPods(t *testing.T) {
 		t.Errorf("%d of %d pods lived to their end: %v", gone, n, err)
 	}
 	cancel()
-	if err := <-failed; err != nil && err != context.Canceled {
+	if err := <-failed; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	t.Logf("%d pods, %d statuses, %d breaches", gone, s.seen, s.bad)

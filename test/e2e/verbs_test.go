@@ -176,7 +176,7 @@ func TestDebugContainer(t *testing.T) {
 	c.kubectl(t, "debug", "patient", "--image=busybox", "--target=patient", "-c", "doctor", "--", "sh", "-c", "ps; echo looked")
 	c.wait(t, "pod/patient", "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}=0")
 	contains(t, "log of the debug container", c.kubectl(t, "logs", "patient", "-c", "doctor"), "looked")
-	c.kubectl(t, "debug", "patient", "--image=busybox", "--profile=sysadmin", "-c", "surgeon", "--", "sh", "-c", "mount -t tmpfs none /mnt && echo operated")
+	c.kubectl(t, "debug", "patient", "--image=busybox", "--profile=sysadmin", "-c", "surgeon", "--", "sh", "-c", "mkdir -p /mnt && mount -t tmpfs none /mnt && echo operated")
 	c.wait(t, "pod/patient", "jsonpath={.status.ephemeralContainerStatuses[1].state.terminated.exitCode}=0")
 	contains(t, "log of the privileged debug container", c.kubectl(t, "logs", "patient", "-c", "surgeon"), "operated")
 	c.kubectl(t, "debug", "patient", "--image=busybox", "--copy-to=debug-patient", "--share-processes", "-c", "doctor", "--", "sleep", "3600")

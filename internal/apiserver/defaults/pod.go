@@ -4,6 +4,7 @@ import (
 	// Digests of an image's name are checked by them.
 	_ "crypto/sha256"
 	_ "crypto/sha512"
+
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"

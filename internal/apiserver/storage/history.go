@@ -93,7 +93,7 @@ func field[T any](v reflect.Value, name string) *T {
 	if !f.IsValid() || f.Type() != reflect.TypeFor[T]() {
 		return nil
 	}
-	p, _ := f.Addr().Interface().(*T)
+	p, _ := reflect.TypeAssert[*T](f.Addr())
 	return p
 }
 

@@ -77,7 +77,7 @@ func annotatedProfiles(m *metav1.ObjectMeta, s *corev1.PodSpec, isNew bool, spec
 		}
 		at = at.Child("securityContext")
 		name, isLocal := strings.CutPrefix(text, names[2][0])
-		matches := false
+		var matches bool
 		switch profile {
 		case "Unconfined":
 			matches = text == names[0][0]

@@ -50,7 +50,7 @@ func balancerWarnings(i int, ip string) []string {
 
 func nodeWarnings(n *corev1.Node) []string {
 	var out []string
-	if n.Spec.ConfigSource != nil {
+	if n.Spec.ConfigSource != nil { //nolint:staticcheck // deprecated, which is what the warning says
 		out = append(out, "spec.configSource: the feature is removed")
 	}
 	if n.Spec.DoNotUseExternalID != "" {

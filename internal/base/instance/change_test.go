@@ -96,6 +96,7 @@ func TestFreeFlagsMayChange(t *testing.T) {
 			f.SetBool(true)
 		case reflect.Int:
 			f.SetInt(7)
+		default: // other kinds keep their zero value
 		}
 	}
 	if got := Change(old, now, Facts{Pods: true}); len(got) > 0 {

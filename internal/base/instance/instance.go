@@ -273,8 +273,7 @@ func (in *Instance) checkNumbers() error {
 
 // reason is what an error of a file says beside the name of the file.
 func reason(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
 	return err

@@ -121,7 +121,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	changed := b.DeepCopy()
 	in := disruption.Input{Now: time.Now(), Budget: b, Pods: c.selected(b)}
-	again, err, problem := time.Duration(0), error(nil), error(nil)
+	again, err := time.Duration(0), error(nil)
 	if disruption.NeedsScale(b) {
 		select {
 		case <-c.inventory.Synced():
@@ -133,7 +133,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err == nil {
 		changed.Status, again, err = disruption.Decide(in)
 	}
-	if problem = err; err != nil {
+	problem := err
+	if err != nil {
 		// Nobody can say what is allowed: nothing is.
 		changed.Status.ObservedGeneration, changed.Status.DisruptionsAllowed = b.Generation, 0
 		meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -80,7 +81,7 @@ func (silent) Forget(types.UID)                   {}
 func (w *world) text(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	req := httptest.NewRequest("GET", "/metrics", nil)
+	req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	rec := httptest.NewRecorder()
 	w.Handler(prometheus.NewRegistry()).ServeHTTP(rec, req)
 	all.WriteString(rec.Body.String())

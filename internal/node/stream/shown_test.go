@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"testing"
@@ -33,7 +34,7 @@ func logWorld(t *testing.T) (w *world, path string, get func(Runtime, string) (i
 	return w, path, func(r Runtime, query string) (int, string) {
 		s := &Server{cfg: Config{Pods: w, Runtime: r, Logger: klog.Background()}}
 		rec := httptest.NewRecorder()
-		s.routes().ServeHTTP(rec, httptest.NewRequest("GET", "/containerLogs/ns/web/c"+query, nil))
+		s.routes().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/containerLogs/ns/web/c"+query, nil))
 		return rec.Code, rec.Body.String()
 	}
 }

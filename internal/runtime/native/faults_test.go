@@ -849,20 +849,6 @@ func TestMissingLayers(t *testing.T) {
 	w.emptied()
 }
 
-// netOf names the network namespace a container is in.
-func (w *world) netOf(id string) string {
-	w.tb.Helper()
-	c, err := w.r.container(id)
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", c.record().Pid))
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	return name
-}
-
 // eventually waits for something that nothing announces.
 func (w *world) eventually(what string, ok func() bool) {
 	w.tb.Helper()
