@@ -135,7 +135,7 @@ func (own *owner) effect(f *flight) {
 // ofRuntime tells the actions that are no calls of the API server or the node.
 func ofRuntime(a podlife.Action) bool {
 	switch a.(type) {
-	case podlife.AdmitResize, podlife.DeletePod:
+	case podlife.AdmitResize, podlife.DeletePod, podlife.ResizePod: // the agent writes cgroups itself
 		return false
 	}
 	return true

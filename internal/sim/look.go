@@ -284,7 +284,9 @@ func (w *world) imageCame(name string) {
 			return // it can't be read
 		}
 		for _, own := range w.agent.owners {
-			if own.stage != podlife.Syncing || !slices.ContainsFunc(own.waits, func(x podlife.Wait) bool { return x.For == "image" && x.Object == name }) {
+			if own.stage != podlife.Syncing || !slices.ContainsFunc(own.waits, func(x podlife.Wait) bool {
+				return x.For == "image" && x.Object == name && w.now().Sub(x.Since) >= lookWithin
+			}) {
 				continue
 			}
 			for _, c := range containers(own.pod) {

@@ -236,7 +236,8 @@ func (r *report) initOrder(all []container) {
 			}
 			s := b.status
 			begun := s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
-			if b.class == initial && !s.Ready || b.class == sidecar && !begun {
+			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown" // it was done before
+			if b.class == initial && !s.Ready && !lost || b.class == sidecar && !begun {
 				r.broken(InitOrder, "%s runs while %s is %+v", c.spec.Name, b.spec.Name, s.State)
 			}
 		}
