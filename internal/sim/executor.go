@@ -122,8 +122,10 @@ func (own *owner) effect(f *flight) {
 		return
 	}
 	if ofRuntime(f.action) && w.chance(w.fault/20) {
-		own.finish(f, nil, nil) // says yes and does no
-		return
+		if _, cgroup := f.action.(podlife.ResizePod); !cgroup { // that the agent does itself
+			own.finish(f, nil, nil) // says yes and does no
+			return
+		}
 	}
 	fail, pulled := own.apply(f.action)
 	if fail == nil && w.chance(w.fault/2) {
@@ -135,7 +137,7 @@ func (own *owner) effect(f *flight) {
 // ofRuntime tells the actions that are no calls of the API server or the node.
 func ofRuntime(a podlife.Action) bool {
 	switch a.(type) {
-	case podlife.AdmitResize, podlife.DeletePod, podlife.ResizePod: // the agent writes cgroups itself
+	case podlife.AdmitResize, podlife.DeletePod:
 		return false
 	}
 	return true

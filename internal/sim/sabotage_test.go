@@ -17,7 +17,7 @@ func TestPromisesBreak(t *testing.T) {
 			if i.Clause == "" || i.Promise == "" {
 				t.Errorf("%+v does not say where it comes from", i)
 			}
-			for seed := range uint64(120) {
+			for seed := range uint64(300) {
 				_, err := Run(Options{Seed: seed, Hours: 0.5, Break: i.Name})
 				var v *Violation
 				if errors.As(err, &v) && v.Invariant == i {
