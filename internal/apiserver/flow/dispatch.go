@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,15 @@ type Dispatcher struct {
 	deleted chan struct{} // has a value when an object was deleted
 	// Requests in flight: those that are executed, and those that have come.
 	executed, come inFlight
+
+	mu     sync.Mutex
+	counts map[string]count // of resources that have objects
+}
+
+// count is how many objects a resource had.
+type count struct {
+	storage.Stats
+	until time.Time // it is good enough
 }
 
 // New returns a dispatcher that only limits the number of requests until Run has read its configuration.
@@ -179,15 +189,32 @@ func (d *Dispatcher) Run(ctx context.Context) {
 // objectSize is what an object of unknown kind is taken for, in bytes.
 const objectSize = 2 << 10
 
+// A list of many objects is estimated by a count so old at most: to count 10,000 takes as long as
+// to make a page of 500. The library's own figures may be a minute old.
+const countedFor = 5 * time.Second
+
 // stats answers for a resource as the library names it.
 func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
+	d.mu.Lock()
+	known, ok := d.counts[resource]
+	d.mu.Unlock()
+	if ok && time.Now().Before(known.until) {
+		return known.Stats, nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	n, err := d.cfg.Count(ctx, schema.ParseGroupResource(resource))
 	if err != nil || n == 0 {
 		return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
 	}
-	return storage.Stats{ObjectCount: n, EstimatedAverageObjectSizeBytes: objectSize}, nil
+	counted := storage.Stats{ObjectCount: n, EstimatedAverageObjectSizeBytes: objectSize}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.counts == nil {
+		d.counts = map[string]count{}
+	}
+	d.counts[resource] = count{counted, time.Now().Add(countedFor)}
+	return counted, nil
 }
 
 // ensure makes the built-in objects that are missing and updates those that
