@@ -107,8 +107,8 @@ func listOf(o runtime.Object) (l list, ok bool) {
 	}
 	v = v.Elem()
 	t := v.Type()
-	_, typed := v.Field(0).Interface().(metav1.TypeMeta)
-	meta, described := v.Field(1).Addr().Interface().(*metav1.ListMeta)
+	_, typed := reflect.TypeAssert[metav1.TypeMeta](v.Field(0))
+	meta, described := reflect.TypeAssert[*metav1.ListMeta](v.Field(1).Addr())
 	l.of, l.meta, l.items = t, meta, v.Field(2)
 	if !typed || !described || t.Field(0).Tag.Get("protobuf") != "" || t.Field(1).Tag.Get("protobuf") != metaField || t.Field(2).Tag.Get("protobuf") != itemField {
 		return l, false

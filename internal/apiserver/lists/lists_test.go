@@ -55,7 +55,7 @@ func pods(n int, version string) *corev1.PodList {
 	l := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: "more", RemainingItemCount: new(int64(3))}}
 	for i := range n {
 		l.Items = append(l.Items, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i)), ResourceVersion: version,
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1("{}")}}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: strings.Repeat("i", i*7)}}}})
 	}
 	return l
