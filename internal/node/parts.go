@@ -36,6 +36,7 @@ import (
 	"carob/internal/node/stream"
 	"carob/internal/node/userns"
 	"carob/internal/node/volume"
+	"carob/internal/runtime"
 )
 
 // ownerAnnotation marks the sandboxes of an agent with its RootDir, so that agents
@@ -74,6 +75,7 @@ type parts struct {
 func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p := &parts{cfg: cfg, started: time.Now(), listed: make(chan struct{})}
 	p.meter = metrics.New(p.shown())
+	attacher, _ := cfg.Runtime.(runtime.Attacher)
 	cfg.Runtime = p.meter.Runtime(cfg.Runtime)
 	machine, err := object.ReadMachine(cfg.RootDir)
 	if err != nil {
@@ -211,7 +213,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		}
 		if p.server, err = stream.New(stream.Config{
 			Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name, Root: cfg.RootDir,
-			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Handlers: cfg.Handlers, Checks: p.checks(), Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
+			Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: attacher, Handlers: cfg.Handlers, Checks: p.checks(), Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 		}); err != nil {
 			return nil, fmt.Errorf("node agent: server: %w", err)
 		}

@@ -6,8 +6,10 @@ package runtime
 
 import (
 	"context"
+	"io"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
 // Sandboxes are the calls about pod sandboxes.
@@ -55,8 +57,18 @@ type Images interface {
 type OutputHolder interface {
 	// LogShown is called before the whole log of the container is read for a client: what is held
 	// and in the log by then is dropped, what comes later is held on. Of a container that has ended
-	// the log has all, so nothing is left to be held.
+	// the log has all, so nothing is left to be held. errors.ErrUnsupported: this one never holds any.
 	LogShown(ctx context.Context, containerID string) error
+}
+
+// Attacher is what a runtime may offer beyond CRI: it attaches without a streaming server
+// between, so that whoever asks sees how that ended.
+type Attacher interface {
+	// AttachContainer connects streams to a container until it ends, the client goes away
+	// (nil) or ctx ends. A stream that is nil is not wanted.
+	AttachContainer(
+		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+	) error
 }
 
 // Runtime is a container runtime. Errors carry gRPC status codes (NotFound,

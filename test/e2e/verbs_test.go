@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,32 @@ func TestRunVariants(t *testing.T) {
 	c.remove(t, "over")
 	c.wait(t, "pod/over", "jsonpath={.status.phase}=Succeeded")
 	contains(t, "overrides", c.kubectl(t, "logs", "over"), "changed")
+}
+
+// kubectl run reads the log of its container, then attaches to it. Wherever the container
+// ends between the two, what it says is shown, and once.
+func TestRunShowsOutputOnce(t *testing.T) {
+	nativeOnly(t, "containerd holds no output for a client that attaches late")
+	c := shared
+	for i := range 40 {
+		// From an end before the first look to one after the attach.
+		script := fmt.Sprintf("echo one; sleep 0.%03d; echo two; echo three >&2", i%4*(5+i))
+		if i%4 == 0 {
+			script = "echo one; echo two; echo three >&2"
+		}
+		name := fmt.Sprintf("said-%d", i)
+		cmd := c.command(t.Context(), "run", name, "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0", "--command", "--", "sh", "-c", script)
+		cmd.Path = filepath.Join(filepath.Dir(carobBin), "kubectl") // 1.37's; older ones only attach
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"one\n", "two\n", "three\n"} {
+			if n := strings.Count("\n"+string(out), "\n"+line); n != 1 {
+				t.Errorf("%s: %q is shown %d times:\n%s", script, line, n, out)
+			}
+		}
+	}
 }
 
 func TestOutputFormats(t *testing.T) {

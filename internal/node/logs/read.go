@@ -29,6 +29,7 @@ type Options struct {
 	Since      time.Time
 	Timestamps bool
 	Limit      *int64 // bytes in total; nil: no limit
+	Until      *Mark  // where to end; nil, or with Follow or Tail: at the end of the log
 }
 
 // Read writes the log at path, with what rotation moved away from it, to stdout
@@ -36,7 +37,13 @@ type Options struct {
 // ended is closed and everything is read, or ctx ends. Writers that have a Flush
 // method are flushed whenever nothing is left to read.
 func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) error {
-	r := &reader{out: newPrinter(o, stdout, stderr)}
+	_, err := ReadTo(ctx, path, o, ended, stdout, stderr)
+	return err
+}
+
+// ReadTo is Read that also says up to where it has read.
+func ReadTo(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) (Mark, error) {
+	r := &reader{out: newPrinter(o, stdout, stderr), left: -1}
 	defer r.close()
 	var wake <-chan struct{}
 	if o.Follow {
@@ -50,7 +57,12 @@ func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, st
 	if err == nil {
 		r.file = f
 	} else if !o.Follow || !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return Mark{}, err
+	}
+	if !o.Follow && o.Tail == nil {
+		if err := r.until(o.Until); err != nil {
+			return Mark{}, err
+		}
 	}
 	if err = r.old(ctx, path, o); err == nil {
 		err = r.current(ctx, path, o.Follow, wake, ended)
@@ -58,7 +70,7 @@ func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, st
 	if errors.Is(err, errFull) {
 		err = nil
 	}
-	return errors.Join(err, r.out.flush())
+	return r.mark(), errors.Join(err, r.out.flush())
 }
 
 // errFull says that Limit is reached.
@@ -67,6 +79,7 @@ var errFull = errors.New("limit reached")
 type reader struct {
 	out  *printer
 	file *os.File // the current log
+	left int64    // bytes of it that may still be read; negative: all
 }
 
 func (r *reader) close() {
@@ -169,10 +182,14 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 	var rest []byte // an unfinished line
 	for {
 		over := !follow || isClosed(ended) // asked before reading, so that nothing written before is missed
-		next, err := r.next(path)
-		if err != nil {
-			return err
+		var next *os.File
+		if r.left < 0 { // what stands before a mark is in this file
+			var err error
+			if next, err = r.next(path); err != nil {
+				return err
+			}
 		}
+		var err error
 		if rest, err = r.drain(ctx, rest); err != nil {
 			return err
 		}
@@ -242,7 +259,17 @@ func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
 	}
 	buf := make([]byte, 64<<10)
 	for ctx.Err() == nil {
-		n, err := r.file.Read(buf)
+		room := buf
+		if r.left >= 0 {
+			room = buf[:min(r.left, int64(len(buf)))]
+		}
+		if len(room) == 0 {
+			return rest, nil
+		}
+		n, err := r.file.Read(room)
+		if r.left >= 0 {
+			r.left -= int64(n)
+		}
 		data := buf[:n]
 		for {
 			i := bytes.IndexByte(data, '\n')

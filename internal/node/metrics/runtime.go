@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -30,12 +31,13 @@ func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do fun
 	return resp, err
 }
 
-// LogShown passes on what is no call of CRI; a runtime without it holds nothing.
+// LogShown passes on what is no call of CRI; a runtime without it holds nothing and
+// answers errors.ErrUnsupported.
 func (r *metered) LogShown(ctx context.Context, containerID string) error {
 	if holder, ok := r.Runtime.(runtime.OutputHolder); ok {
 		return holder.LogShown(ctx, containerID)
 	}
-	return nil
+	return errors.ErrUnsupported
 }
 
 // RunPodSandbox is also a family of its own.

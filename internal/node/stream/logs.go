@@ -16,7 +16,6 @@ import (
 
 	"carob/internal/node/logs"
 	"carob/internal/node/spec"
-	"carob/internal/runtime"
 )
 
 // containerLogs streams the log of a container.
@@ -63,32 +62,17 @@ func (s *Server) containerLogs(w http.ResponseWriter, req *http.Request) {
 	if q.stderr {
 		stderr = out
 	}
-	s.logShown(ctx, id, q)
-	if err := logs.Read(ctx, status.Status.LogPath, q.Options, ended, stdout, stderr); err != nil && ctx.Err() == nil {
-		s.cfg.Logger.V(2).Info("Reading a container log failed", "path", status.Status.LogPath, "err", err)
+	path := status.Status.LogPath
+	q.Until = s.logShown(ctx, id, path, q)
+	end, err := logs.ReadTo(ctx, path, q.Options, ended, stdout, stderr)
+	if err == nil && q.whole() && !q.Follow {
+		s.shown.add(id, path, end)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.V(2).Info("Reading a container log failed", "path", path, "err", err)
 		if !out.begun {
 			http.Error(w, fmt.Sprintf("failed to read the log of container %q in pod %q: %v", name, pod.Name, err), http.StatusInternalServerError)
 		}
-	}
-}
-
-// shownTimeout is how long a log waits for the runtime to drop what it holds.
-const shownTimeout = time.Second
-
-// logShown tells the runtime that a client gets to see the whole log of a container: kubectl run
-// (1.37) reads it right before it attaches, and must not get the same from a runtime that
-// holds output for clients that attach late. It is told before the log is read, so that no output is lost;
-// what comes between the two is seen twice. A request for a part of the log says nothing
-// of the rest. A runtime that fails or does not answer costs the client nothing but shownTimeout.
-func (s *Server) logShown(ctx context.Context, id string, q logQuery) {
-	holder, ok := s.cfg.Runtime.(runtime.OutputHolder)
-	if !ok || q.Tail != nil || q.Limit != nil || !q.Since.IsZero() || !q.stdout || !q.stderr {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, shownTimeout)
-	defer cancel()
-	if err := holder.LogShown(ctx, id); err != nil {
-		s.cfg.Logger.V(2).Info("Output that a log shows may be shown again to a client that attaches", "container", id, "err", err)
 	}
 }
 
@@ -143,6 +127,11 @@ type logQuery struct {
 	logs.Options
 	previous       bool
 	stdout, stderr bool
+}
+
+// whole reports that a client gets to see all of the log.
+func (q *logQuery) whole() bool {
+	return q.Tail == nil && q.Limit == nil && q.Since.IsZero() && q.stdout && q.stderr
 }
 
 func parseLogQuery(v url.Values, now time.Time) (logQuery, error) {

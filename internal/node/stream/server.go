@@ -26,6 +26,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/runtime"
 )
 
 // Bounds of a connection. Requests themselves have none: logs are followed for days.
@@ -77,6 +79,7 @@ type Config struct {
 	Root     string // on the file system that pods use
 	Pods     Pods
 	Runtime  Runtime
+	Attacher runtime.Attacher        // nil: the streaming server of Runtime is attached to
 	Checks   []Check                 // of /healthz
 	Meter    Meter                   // what the agent counts; nil: only the process is shown
 	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
@@ -88,6 +91,7 @@ type Server struct {
 	cfg    Config
 	http   http.Server
 	others *access // nil: only the allowed users
+	shown  shownLogs
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over

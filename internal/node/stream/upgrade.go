@@ -47,23 +47,6 @@ func upgraded(req *http.Request, err error) error {
 	return err
 }
 
-// attach joins the streams of a running container.
-func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
-	id := s.runningContainer(w, req)
-	if id == "" {
-		return
-	}
-	o, err := parseStreams(req.URL.Query())
-	if err = upgraded(req, err); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	res, err := s.cfg.Runtime.Attach(req.Context(), &cri.AttachRequest{
-		ContainerId: id, Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
-	})
-	s.passOn(w, req, res.GetUrl(), err)
-}
-
 // portForward passes connections to ports of the pod.
 func (s *Server) portForward(w http.ResponseWriter, req *http.Request) {
 	pod := s.find(w, req)

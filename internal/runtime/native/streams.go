@@ -145,6 +145,13 @@ func (r *Runtime) LogShown(ctx context.Context, id string) error {
 	return nil
 }
 
+// AttachContainer implements runtime.Attacher.
+func (r *Runtime) AttachContainer(
+	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	return r.Streams().Attach(ctx, id, in, out, errw, tty, resize)
+}
+
 // Attach connects streams to a running container until it ends, the client
 // goes away or ctx ends. The first client of an interactive container also gets what came before
 // it and LogShown was not told of, when that was little and a moment ago, even when the container has ended.

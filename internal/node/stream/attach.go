@@ -1,0 +1,230 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"carob/internal/node/logs"
+	"carob/internal/runtime"
+)
+
+// `kubectl run -i` (1.37) reads the whole log of a container, then attaches to it. A
+// container that is quick ends between the two. When the attach fails, kubectl reads the
+// log again from the second of its first look on, and shows most of it twice. So the
+// server remembers up to where it has shown a log, and a client that attaches to a
+// container that has ended meanwhile gets the rest of the log as its stream.
+
+// Bounds of what is remembered of logs that were shown.
+const (
+	shownFor   = 30 * time.Second // between the log and the attach of one kubectl
+	shownCount = 1024             // containers at most; the oldest is forgotten
+)
+
+// shownLogs are the logs that clients got to see a moment ago.
+type shownLogs struct {
+	mu   sync.Mutex
+	logs map[string]shownLog // by container id
+}
+
+// shownLog is up to where a log was shown.
+type shownLog struct {
+	path string
+	end  logs.Mark
+	at   time.Time
+}
+
+// add remembers that the log of a container was shown up to end.
+func (s *shownLogs) add(id, path string, end logs.Mark) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.logs == nil {
+		s.logs = map[string]shownLog{}
+	}
+	oldest, at := "", now
+	for id, l := range s.logs {
+		switch {
+		case now.Sub(l.at) > shownFor:
+			delete(s.logs, id)
+		case l.at.Before(at):
+			oldest, at = id, l.at
+		}
+	}
+	if len(s.logs) >= shownCount {
+		delete(s.logs, oldest)
+	}
+	s.logs[id] = shownLog{path: path, end: end, at: now}
+}
+
+// get answers up to where the log of a container was shown.
+func (s *shownLogs) get(id string) (shownLog, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.logs[id]
+	return l, ok && time.Since(l.at) <= shownFor
+}
+
+// has reports whether get knows something.
+func (s *shownLogs) has(id string) bool {
+	_, ok := s.get(id)
+	return ok
+}
+
+func (s *shownLogs) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.logs, id)
+}
+
+// attach joins the streams of a running container. Of one that has ended since its log was
+// shown, it sends the rest of that.
+func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
+	pod := s.find(w, req)
+	if pod == nil {
+		return
+	}
+	name := req.PathValue("container")
+	id, running := s.cfg.Pods.ContainerID(pod.UID, name), true
+	if id == "" {
+		running = false
+		id, _, _ = logSource(pod, name, false) // without an instance there is no log that was shown
+	}
+	o, err := parseStreams(req.URL.Query())
+	if err = upgraded(req, err); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch {
+	case !running && !s.shown.has(id):
+		http.Error(w, fmt.Sprintf("container not found (%q)", name), http.StatusInternalServerError)
+	case !running:
+		s.serveAttach(w, req, id, o, s.attachEnded)
+	case s.cfg.Attacher != nil:
+		s.serveAttach(w, req, id, o, s.attachLive)
+	default:
+		res, err := s.cfg.Runtime.Attach(req.Context(), &cri.AttachRequest{
+			ContainerId: id, Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
+		})
+		if err != nil && s.shown.has(id) && s.hasEnded(req.Context(), id) {
+			s.serveAttach(w, req, id, o, s.attachEnded)
+			return
+		}
+		s.shown.forget(id) // the client gets the rest from the runtime
+		s.passOn(w, req, res.GetUrl(), err)
+	}
+}
+
+// streamTimeout is how long a stream may be idle (cri-streaming's default).
+const streamTimeout = 4 * time.Hour
+
+// attaching connects the streams of a client to a container.
+type attaching func(
+	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+) error
+
+// AttachContainer implements remotecommand.Attacher.
+func (a attaching) AttachContainer(
+	ctx context.Context, _, _, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	return a(ctx, id, in, out, errw, tty, resize)
+}
+
+func (s *Server) serveAttach(w http.ResponseWriter, req *http.Request, id string, o streamOptions, attach attaching) {
+	remotecommand.ServeAttach(w, req, attach, "", "", id,
+		&remotecommand.Options{Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr, TTY: o.tty},
+		streamTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+// attachLive attaches to a container that ran a moment ago.
+func (s *Server) attachLive(
+	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	err := s.cfg.Attacher.AttachContainer(ctx, id, in, out, errw, tty, resize)
+	switch {
+	case err == nil:
+		s.shown.forget(id) // the client had the rest from the runtime
+	case ctx.Err() == nil && s.shown.has(id) && s.hasEnded(ctx, id):
+		return s.attachEnded(ctx, id, in, out, errw, tty, resize)
+	}
+	return err
+}
+
+// attachEnded sends what the log has since it was shown.
+func (s *Server) attachEnded(
+	ctx context.Context, id string, _ io.Reader, out, errw io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize,
+) error {
+	log, ok := s.shown.get(id)
+	if !ok {
+		return fmt.Errorf("container %s has ended", id)
+	}
+	var stdout, stderr io.Writer // nil when the client does not want the stream
+	if out != nil {
+		stdout = out
+	}
+	if errw != nil {
+		stderr = errw
+	}
+	end, err := logs.ReadFrom(ctx, log.path, log.end, stdout, stderr)
+	if err == nil {
+		s.shown.add(id, log.path, end)
+	}
+	return err
+}
+
+// hasEnded asks the runtime: its word is newer than what the agent has seen.
+func (s *Server) hasEnded(ctx context.Context, id string) bool {
+	st, err := s.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	return err == nil && st.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED
+}
+
+// Bounds of telling the runtime that a log is shown.
+const (
+	shownTimeout = time.Second // the log waits for it
+	shownTries   = 8           // while the container goes on writing
+)
+
+// logShown tells the runtime that a client gets to see the whole log of a container: the
+// same must not come from a runtime that holds output for clients that attach late. What
+// the log has at that moment is shown from the log, what comes later is held: the place
+// between the two is answered. It is nil when it is not known: the runtime holds nothing,
+// fails or does not answer, which costs the client nothing but shownTimeout, or the
+// container writes without a break; then some output is shown twice, and none is lost. A
+// request for a part of the log says nothing of the rest.
+func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *logs.Mark {
+	holder, ok := s.cfg.Runtime.(runtime.OutputHolder)
+	if !ok || !q.whole() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shownTimeout)
+	defer cancel()
+	before, err := logs.End(path)
+	tries := shownTries
+	if q.Follow {
+		tries = 1 // it shows all that comes, too
+	}
+	for range tries {
+		if told := holder.LogShown(ctx, id); errors.Is(told, errors.ErrUnsupported) {
+			return nil
+		} else if told != nil {
+			s.cfg.Logger.V(2).Info("Output that a log shows may be shown again to a client that attaches", "container", id, "err", told)
+			return nil
+		}
+		after, now := logs.End(path)
+		switch {
+		case err != nil || now != nil:
+			return nil // reading it says why
+		case after.Same(before):
+			return &after
+		}
+		before = after
+	}
+	return nil
+}
