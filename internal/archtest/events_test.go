@@ -29,10 +29,6 @@ var neverRecorded = map[string]string{
 	"ContainerGCFailed":          "dead containers are removed one by one (docs/differences.md)",
 	"InvalidImageID":             "its feature is off upstream, too (docs/differences.md)",
 	"KubeletSetupFailed":         "carob ends and says why (docs/differences.md)",
-	"SuccessfulCreate":           "no workload controllers yet",
-	"FailedCreate":               "no workload controllers yet",
-	"SuccessfulDelete":           "no workload controllers yet",
-	"FailedDelete":               "no workload controllers yet",
 }
 
 // composed are the reasons that are put together from a part and the reason of a condition.

@@ -15,7 +15,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
@@ -62,7 +61,7 @@ type controller interface{ Run(ctx context.Context) }
 // Manager runs all controllers. Make it with New and Run it once.
 type Manager struct {
 	inventory   *inventory.Inventory
-	informers   []cache.SharedIndexInformer
+	watches     []*source.Watch
 	controllers []controller
 	events      record.EventBroadcaster
 	eventSink   kubernetes.Interface
@@ -121,7 +120,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
-		informers: []cache.SharedIndexInformer{namespaces, pods, nodes, accounts, configMaps, leases, budgets},
+		watches:   []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets},
 		events:    record.NewBroadcaster(),
 		synced:    make(chan struct{}),
 	}
@@ -209,13 +208,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.events.Shutdown()
 	var group sync.WaitGroup
 	defer group.Wait()
-	synced := make([]cache.DoneChecker, 0, len(m.informers))
-	for _, i := range m.informers {
-		group.Go(func() { i.RunWithContext(ctx) })
-		synced = append(synced, i.HasSyncedChecker())
+	for _, w := range m.watches {
+		group.Go(func() { w.Run(ctx) })
 	}
-	if !cache.WaitFor(ctx, "", synced...) {
-		return nil // ctx ended first
+	for _, w := range m.watches {
+		select {
+		case <-w.Synced():
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	group.Go(func() { m.inventory.Run(ctx) })
 	for _, c := range m.controllers {

@@ -27,6 +27,7 @@ import (
 
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
 	"carob/internal/core/disruption"
 )
 
@@ -46,8 +47,8 @@ type Controller struct {
 }
 
 // New returns a controller; both watches are indexed by namespace.
-func New(client kubernetes.Interface, events record.EventRecorder, inv *inventory.Inventory, budgets, pods cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.GetIndexer(), pods: pods.GetIndexer(), chosen: map[types.UID]string{}}
+func New(client kubernetes.Interface, events record.EventRecorder, inv *inventory.Inventory, budgets, pods *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.Objects(), pods: pods.Objects(), chosen: map[types.UID]string{}}
 	c.Loop = loop.New("disruption", 4, c.reconcile)
 	if err := loop.OnChange(budgets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("disruption: watch budgets: %w", err)

@@ -6,26 +6,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
+// Source tells of changes; source.Watch is one.
+type Source interface {
+	OnChange(f func(before, after metav1.Object)) error
+}
+
 // OnChange calls f for every object that appears, changes or goes.
-func OnChange(informer cache.SharedIndexInformer, f func(metav1.Object)) error {
-	call := func(obj any) {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
+func OnChange(s Source, f func(metav1.Object)) error {
+	return s.OnChange(func(before, after metav1.Object) {
+		if after == nil {
+			after = before
 		}
-		if o, ok := obj.(metav1.Object); ok {
-			f(o)
-		}
-	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    call,
-		UpdateFunc: func(_, obj any) { call(obj) },
-		DeleteFunc: call,
+		f(after)
 	})
-	return err
 }
 
 // OnNamespace calls f with the name of every namespace that appears or changes.
-func OnNamespace(namespaces cache.SharedIndexInformer, f func(name string)) error {
+func OnNamespace(namespaces Source, f func(name string)) error {
 	return OnChange(namespaces, func(o metav1.Object) { f(o.GetName()) })
 }
 

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
 )
 
 // parallel bounds the kinds that are looked at side by side in one namespace.
@@ -55,20 +56,17 @@ type Controller struct {
 }
 
 // New returns a controller. pods is watched to go on as soon as the last pod is gone.
-func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces, pods cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.GetStore()}
+func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces, pods *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.Objects()}
 	c.Loop = loop.New("namespace", 10, c.reconcile)
 	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("namespace: watch namespaces: %w", err)
 	}
-	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-			namespace, _, _ := cache.SplitMetaNamespaceKey(key)
-			if c.terminating(namespace) != nil {
-				c.Add(namespace)
-			}
+	err := pods.OnChange(func(before, after metav1.Object) {
+		if after == nil && c.terminating(before.GetNamespace()) != nil {
+			c.Add(before.GetNamespace())
 		}
-	}})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("namespace: watch pods: %w", err)
 	}

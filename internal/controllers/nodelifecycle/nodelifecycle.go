@@ -42,35 +42,27 @@ type Controller struct {
 }
 
 // New returns a controller; leases watches those of the nodes, pods is indexed by source.ByNode.
-func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods cache.SharedIndexInformer) (*Controller, error) {
+func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods *source.Watch) (*Controller, error) {
 	c := &Controller{
-		client: client, events: events, nodes: nodes.GetStore(), pods: pods.GetIndexer(),
+		client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{},
 	}
 	c.Loop = loop.New("nodelifecycle", 4, c.reconcile)
-	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if n, ok := obj.(*corev1.Node); ok {
-				c.alive(n.Name)
-				c.event(n, corev1.EventTypeNormal, "RegisteredNode", "Node %s event: Registered Node %s in Controller", n.Name, n.Name) // L7.165
-				c.Add(n.Name)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			if b, a := before.(*corev1.Node), after.(*corev1.Node); heartbeat(b).Before(heartbeat(a)) {
-				c.alive(a.Name)
-			}
-			c.Add(after.(*corev1.Node).Name)
-		},
-		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if n, ok := obj.(*corev1.Node); ok {
-				c.event(n, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller", n.Name, n.Name)
-				c.Add(n.Name)
-			}
-		},
+	err := nodes.OnChange(func(before, after metav1.Object) {
+		b, _ := before.(*corev1.Node)
+		a, _ := after.(*corev1.Node)
+		switch {
+		case a == nil:
+			c.event(b, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller", b.Name, b.Name)
+			c.Add(b.Name)
+			return
+		case b == nil:
+			c.alive(a.Name)
+			c.event(a, corev1.EventTypeNormal, "RegisteredNode", "Node %s event: Registered Node %s in Controller", a.Name, a.Name) // L7.165
+		case heartbeat(b).Before(heartbeat(a)):
+			c.alive(a.Name)
+		}
+		c.Add(a.Name)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("nodelifecycle: watch nodes: %w", err)

@@ -42,8 +42,8 @@ type Controller struct {
 }
 
 // New returns a controller; pods is indexed by source.ByNode.
-func New(client kubernetes.Interface, nodes, pods cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, nodes: nodes.GetStore(), pods: pods.GetIndexer(), max: maxFinished}
+func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, nodes: nodes.Objects(), pods: pods.Objects(), max: maxFinished}
 	c.Loop = loop.New("podgc", 4, c.reconcile)
 	err := loop.OnChange(pods, func(o metav1.Object) {
 		pod, ok := o.(*corev1.Pod)
@@ -60,11 +60,11 @@ func New(client kubernetes.Interface, nodes, pods cache.SharedIndexInformer) (*C
 	if err != nil {
 		return nil, fmt.Errorf("podgc: watch pods: %w", err)
 	}
-	_, err = nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-			c.AddAfter("node/"+name, quarantine)
+	err = nodes.OnChange(func(before, after metav1.Object) {
+		if after == nil {
+			c.AddAfter("node/"+before.GetName(), quarantine)
 		}
-	}})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("podgc: watch nodes: %w", err)
 	}

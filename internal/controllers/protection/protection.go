@@ -18,10 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
 )
 
 // Controller releases the objects of one kind. Its key is namespace/name.
@@ -44,7 +44,7 @@ func newController(name string, kind schema.GroupResource, finalizer string, inv
 }
 
 // Claims returns the controller of persistent volume claims.
-func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods cache.SharedIndexInformer) (*Controller, error) {
+func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.Watch) (*Controller, error) {
 	const finalizer = "kubernetes.io/pvc-protection"
 	c := newController("pvc-protection", corev1.Resource("persistentvolumeclaims"), finalizer, inv)
 	c.release = func(ctx context.Context, namespace, name string) (bool, error) {

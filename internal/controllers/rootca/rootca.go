@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
 )
 
 // Name of the config map and of its only key.
@@ -39,8 +40,8 @@ type Controller struct {
 }
 
 // New returns a controller that publishes ca, certificates in PEM; configMaps watches those named Name.
-func New(client kubernetes.Interface, ca []byte, namespaces, configMaps cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.GetStore(), configMaps: configMaps.GetStore()}
+func New(client kubernetes.Interface, ca []byte, namespaces, configMaps *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.Objects(), configMaps: configMaps.Objects()}
 	c.Loop = loop.New("rootca", 8, c.reconcile)
 	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("rootca: watch namespaces: %w", err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
 )
 
 // Name of the account that every namespace has.
@@ -29,8 +30,8 @@ type Controller struct {
 }
 
 // New returns a controller; accounts watches the service accounts named Name.
-func New(client kubernetes.Interface, namespaces, accounts cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, namespaces: namespaces.GetStore(), accounts: accounts.GetStore()}
+func New(client kubernetes.Interface, namespaces, accounts *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, namespaces: namespaces.Objects(), accounts: accounts.Objects()}
 	c.Loop = loop.New("serviceaccount", 8, c.reconcile)
 	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("serviceaccount: watch namespaces: %w", err)

@@ -3,15 +3,13 @@
 package source
 
 import (
-	"context"
-
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
@@ -19,58 +17,34 @@ import (
 // ByNode indexes pods by spec.nodeName.
 const ByNode = "node"
 
-// client is what list and watch calls of one kind look like in the typed client.
-type client[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-func informer[L runtime.Object](api kubernetes.Interface, c client[L], example runtime.Object, selector fields.Selector, slim cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector.String()
-			return c.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selector.String()
-			return c.Watch(ctx, o)
-		},
-	}
-	i := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, api), example, 0, indexers)
-	if err := i.SetTransform(slim); err != nil {
-		panic("source: a new informer that has started: " + err.Error())
-	}
-	return i
-}
-
 // Namespaces watches all namespaces.
-func Namespaces(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().Namespaces(), &corev1.Namespace{}, fields.Everything(), slimMeta, nil)
+func Namespaces(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().Namespaces(), &corev1.Namespace{}, fields.Everything(), slimMeta, nil)
 }
 
 // ServiceAccounts watches the service accounts of one name in all namespaces.
-func ServiceAccounts(c kubernetes.Interface, name string) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta, nil)
+func ServiceAccounts(c kubernetes.Interface, name string) *Watch {
+	return newWatch(c, c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta, nil)
 }
 
 // ConfigMaps watches the config maps of one name in all namespaces.
-func ConfigMaps(c kubernetes.Interface, name string) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
+func ConfigMaps(c kubernetes.Interface, name string) *Watch {
+	return newWatch(c, c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
 }
 
-// Pods watches all pods, without what they run; indexed ByNode and by namespace.
-func Pods(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod, cache.Indexers{ByNode: nodeOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+// Pods watches all pods, as slimPod leaves them; indexed ByNode, ByController and by namespace.
+func Pods(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod, cache.Indexers{ByNode: nodeOf, ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
 // Nodes watches all nodes, without their images.
-func Nodes(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
+func Nodes(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
 }
 
 // Leases watches the leases that nodes renew to show that they live.
-func Leases(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{}, fields.Everything(), slimMeta, nil)
+func Leases(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{}, fields.Everything(), slimMeta, nil)
 }
 
 func named(name string) fields.Selector {
@@ -92,25 +66,86 @@ func slimMeta(obj any) (any, error) {
 }
 
 // Budgets watches all disruption budgets, indexed by namespace.
-func Budgets(c kubernetes.Interface) cache.SharedIndexInformer {
-	return informer(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{}, fields.Everything(), slimMeta,
+func Budgets(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{}, fields.Everything(), slimMeta,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
-// slimPod keeps who a pod is and belongs to, where it is, how it stands and what it tolerates.
-func slimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
+// ByController indexes objects by the UID of their controller; see Candidates.
+const ByController = "controller"
+
+// orphans is the place in ByController of what has no controller.
+func orphans(namespace string) string { return "orphans/" + namespace }
+
+func controllerOf(obj any) ([]string, error) {
+	o, ok := obj.(metav1.Object)
 	if !ok {
-		return obj, nil
+		return nil, nil
 	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
-			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-		},
-		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Conditions: pod.Status.Conditions},
-	}, nil
+	if c := metav1.GetControllerOfNoCopy(o); c != nil {
+		return []string{string(c.UID)}, nil
+	}
+	return []string{orphans(o.GetNamespace())}, nil
+}
+
+// Candidates are the objects that an owner may call its own: those it controls, and
+// those of its namespace that nobody does (W0.21). The watch is indexed ByController.
+func Candidates[T metav1.Object](w *Watch, owner metav1.Object) []T {
+	return append(Controlled[T](w, owner.GetUID()), indexed[T](w, ByController, orphans(owner.GetNamespace()))...)
+}
+
+// Controlled are the objects whose controller has this UID. The watch is indexed ByController.
+func Controlled[T metav1.Object](w *Watch, owner types.UID) []T {
+	return indexed[T](w, ByController, string(owner))
+}
+
+// Namespaced are the objects of a namespace. The watch is indexed by cache.NamespaceIndex.
+func Namespaced[T metav1.Object](w *Watch, namespace string) []T {
+	return indexed[T](w, cache.NamespaceIndex, namespace)
+}
+
+// Get returns an object of a watch by its namespace/name; the zero value when there is none.
+func Get[T metav1.Object](w *Watch, key string) T {
+	obj, _, _ := w.Objects().GetByKey(key)
+	o, _ := obj.(T)
+	return o
+}
+
+func indexed[T metav1.Object](w *Watch, index, value string) []T {
+	objects, err := w.Objects().ByIndex(index, value)
+	if err != nil {
+		panic("source: " + w.name + " has no such index: " + err.Error())
+	}
+	out := make([]T, 0, len(objects))
+	for _, obj := range objects {
+		if o, ok := obj.(T); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func byController() cache.Indexers {
+	return cache.Indexers{ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+}
+
+// ReplicaSets watches all replica sets, indexed ByController and by namespace.
+func ReplicaSets(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AppsV1().ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}, fields.Everything(), slimMeta, byController())
+}
+
+// Deployments watches all deployments, indexed by namespace.
+func Deployments(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AppsV1().Deployments(metav1.NamespaceAll), &appsv1.Deployment{}, fields.Everything(), slimMeta, byNamespace())
+}
+
+// ReplicationControllers watches all replication controllers, indexed by namespace.
+func ReplicationControllers(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{}, fields.Everything(), slimMeta, byNamespace())
+}
+
+func byNamespace() cache.Indexers {
+	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
 func slimNode(obj any) (any, error) {

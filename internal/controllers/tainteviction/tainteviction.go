@@ -34,20 +34,15 @@ type Controller struct {
 }
 
 // New returns a controller; pods is indexed by source.ByNode.
-func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods cache.SharedIndexInformer) (*Controller, error) {
-	c := &Controller{client: client, events: events, nodes: nodes.GetStore(), pods: pods.GetIndexer(), marked: map[string]time.Time{}}
+func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(), marked: map[string]time.Time{}}
 	c.Loop = loop.New("tainteviction", 8, c.reconcile)
-	_, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if n, ok := obj.(*corev1.Node); ok && evicts(n) {
-				c.addPodsOf(n.Name)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			if b, a := before.(*corev1.Node), after.(*corev1.Node); evicts(a) || evicts(b) {
-				c.addPodsOf(a.Name)
-			}
-		},
+	err := nodes.OnChange(func(before, after metav1.Object) {
+		b, _ := before.(*corev1.Node)
+		a, ok := after.(*corev1.Node)
+		if ok && (evicts(a) || b != nil && evicts(b)) {
+			c.addPodsOf(a.Name)
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tainteviction: watch nodes: %w", err)

@@ -1,0 +1,246 @@
+// Package children does what plans of workloads decide about pods and other children:
+// it creates them in growing waves, deletes, adopts and releases them, records the
+// events that belong to it, and tells a freshness.Tracker what it wrote. The drivers
+// of workloads share it; it must never decide what is to be done.
+//
+// A driver is a loop.Loop whose reconcile function
+//
+//  1. returns at once unless Tracker.Fresh(key): it is woken when it is,
+//  2. takes owner and children from the watches (source.Get, source.Candidates),
+//  3. settles whose the children are (Keeper.Settle),
+//  4. calls its plan: a pure function of core/workload,
+//  5. does what the plan says (Keeper.CreatePods, Keeper.DeletePods …),
+//  6. stores the status, and returns when to look again.
+//
+// A conflict (Stale) is no error: something newer is stored, and the watch that tells of
+// it wakes the key. Any other error is returned to the loop, which waits longer each time.
+package children
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+)
+
+// Burst is how many pods one plan creates or deletes at most (W0.42).
+const Burst = 500
+
+// Keeper looks after the children of one controller's owners.
+type Keeper struct {
+	Client kubernetes.Interface
+	Events record.EventRecorder
+	Fresh  *freshness.Tracker
+	Pods   *source.Watch
+}
+
+// Owner is an owner in the three forms in which calls want it.
+type Owner struct {
+	workload.Owner
+	Runtime runtime.Object // the same object, for events
+	Key     string         // of the loop
+}
+
+// Stale reports whether a write failed because something newer is stored than what it
+// was planned on. It is on its way to us, and wakes the key.
+func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// NamespaceEnds reports whether a create failed because its namespace is being deleted:
+// no event, no condition, and no other try (W0.40).
+func NamespaceEnds(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// CreatePod creates a pod and records it (W0.34, W0.35).
+func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error {
+	made, err := k.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		if !NamespaceEnds(err) {
+			k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+		}
+		return err
+	}
+	k.Fresh.Wrote(o.Key, k.Pods, made)
+	k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", made.Name)
+	return nil
+}
+
+// CreatePods creates the n pods that pod makes (side by side, too), in waves of 1, 2,
+// 4 …; a wave with an error is the last (W0.41). It returns how many it created, and one of
+// the errors.
+func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int, err error) {
+	next := 0
+	for _, size := range workload.Waves(n) {
+		errs := make([]error, size)
+		var wave sync.WaitGroup
+		for i := range errs {
+			at := next + i
+			wave.Go(func() {
+				p, err := pod(at)
+				if err == nil {
+					err = k.CreatePod(ctx, o, p)
+				}
+				errs[i] = err
+			})
+		}
+		wave.Wait()
+		next += size
+		for _, failed := range errs {
+			if failed == nil {
+				created++
+			} else if err == nil {
+				err = failed
+			}
+		}
+		if err != nil {
+			return created, err
+		}
+	}
+	return created, nil
+}
+
+// DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). One that has gone is deleted.
+func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error {
+	// By its UID: a pod of the same name that came later is not meant.
+	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	switch {
+	case Stale(err):
+		k.Fresh.Deleted(o.Key, k.Pods, pod)
+		return nil
+	case err != nil:
+		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+		return fmt.Errorf("unable to delete pods: %w", err)
+	}
+	k.Fresh.Deleted(o.Key, k.Pods, pod)
+	k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
+	return nil
+}
+
+// DeletePods deletes pods side by side and returns one of the errors.
+func (k *Keeper) DeletePods(ctx context.Context, o Owner, pods []*corev1.Pod) error {
+	errs := make([]error, len(pods))
+	var all sync.WaitGroup
+	for i, p := range pods {
+		all.Go(func() { errs[i] = k.DeletePod(ctx, o, p) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Change says how the children of a kind are patched.
+type Change[T metav1.Object] struct {
+	Watch *source.Watch
+	Patch func(ctx context.Context, name string, patch []byte) (T, error)
+	// Live reads the owner from the API, before anything is adopted (W0.22).
+	Live func(ctx context.Context) (metav1.Object, error)
+	// Finalizers are given to what is adopted and taken from what is released.
+	Finalizers []string
+}
+
+// PodChange is the Change of pods.
+func (k *Keeper) PodChange(namespace string, live func(ctx context.Context) (metav1.Object, error)) Change[*corev1.Pod] {
+	return Change[*corev1.Pod]{Watch: k.Pods, Live: live, Patch: func(ctx context.Context, name string, patch []byte) (*corev1.Pod, error) {
+		return k.Client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	}}
+}
+
+// Settle adopts and releases what a claim says, and returns the owner's children: those
+// it had and those it got. It goes on after an error, and returns them joined.
+func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload.Claims[T], how Change[T]) ([]T, error) {
+	mine := c.Mine
+	var errs []error
+	if len(c.Adopt) > 0 {
+		live, err := how.Live(ctx)
+		if err == nil {
+			err = workload.CheckAdoption(o.Owner, live)
+		}
+		for _, child := range c.Adopt {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("can't adopt %s %v/%v (%v): %w", kindOf(child), child.GetNamespace(), child.GetName(), child.GetUID(), err))
+				continue
+			}
+			got, err := how.Patch(ctx, child.GetName(), workload.AdoptPatch(o.Owner, child, how.Finalizers...))
+			switch {
+			case err == nil:
+				k.Fresh.Wrote(o.Key, how.Watch, got)
+				mine = append(mine, got)
+			case !apierrors.IsNotFound(err):
+				errs = append(errs, fmt.Errorf("adopt %s: %w", child.GetName(), err))
+			}
+		}
+	}
+	for _, child := range c.Release {
+		got, err := how.Patch(ctx, child.GetName(), workload.ReleasePatch(o, child, how.Finalizers...))
+		switch {
+		case err == nil:
+			k.Fresh.Wrote(o.Key, how.Watch, got)
+		case !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err):
+			errs = append(errs, fmt.Errorf("release %s: %w", child.GetName(), err))
+		}
+	}
+	return mine, errors.Join(errs...)
+}
+
+func kindOf(o metav1.Object) string {
+	switch o.(type) {
+	case *corev1.Pod:
+		return "Pod"
+	default:
+		return fmt.Sprintf("%T", o)
+	}
+}
+
+// OnPods has wake called with the key of each owner that a change of a pod concerns
+// (W0.16): its controller before and after the change, and for one without controller
+// each owner that matches it. kind is the owners' kind.
+func OnPods(pods, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool, wake func(key string)) error {
+	return pods.OnChange(func(before, after metav1.Object) {
+		old, now := controller(before), controller(after)
+		for _, ref := range []*metav1.OwnerReference{old, now} {
+			if ref == nil || ref.Kind != kind || ref == now && old != nil && old.UID == now.UID {
+				continue
+			}
+			o := before
+			if ref == now {
+				o = after
+			}
+			key := o.GetNamespace() + "/" + ref.Name
+			if owner := source.Get[metav1.Object](owners, key); owner != nil && owner.GetUID() == ref.UID {
+				wake(key)
+			}
+		}
+		if after == nil || now != nil || before != nil && old == nil && labels.Equals(before.GetLabels(), after.GetLabels()) {
+			return
+		}
+		for _, owner := range source.Namespaced[metav1.Object](owners, after.GetNamespace()) {
+			if selects(owner, after.GetLabels()) {
+				wake(owner.GetNamespace() + "/" + owner.GetName())
+			}
+		}
+	})
+}
+
+func controller(o metav1.Object) *metav1.OwnerReference {
+	if o == nil {
+		return nil
+	}
+	return metav1.GetControllerOfNoCopy(o)
+}

@@ -1,0 +1,197 @@
+// Package freshness keeps a controller from planning on a picture that is older than
+// its own writes. A controller tells a Tracker what the API answered to each write, and
+// asks before it plans; the Tracker wakes the key when its watches have caught up.
+// It counts nothing and has no timeout: what a key waits for are facts about the
+// watches, which stay true once they are true, however often and in whichever order
+// events come, and also when they were lost and a new list came instead:
+//
+//   - a write that led to a resource version is seen when the watch of that kind has
+//     reached this version (source.Watch.Version). Versions grow over all objects, so
+//     it does not matter what became of the object since.
+//   - a deletion is seen when the watch holds no object of that UID any more, or holds
+//     it with a deletionTimestamp, which no object loses again.
+//
+// What a key waits for ends with the next event, bookmark or list of the watch, of
+// which one is always on its way: the server has stored something that the watch has
+// not told yet. An owner that is made anew under its name waits for the writes for the
+// one before it, too, which is a moment and does no harm.
+package freshness
+
+import (
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/source"
+)
+
+// Tracker knows which writes the watches of one controller have yet to show. Its
+// methods may be called from many goroutines.
+type Tracker struct {
+	wake func(key string)
+
+	mu    sync.Mutex
+	kinds map[*source.Watch]*unseen
+}
+
+// unseen are the writes to one kind that its watch has not shown.
+type unseen struct {
+	versions map[string]uint64    // by key, the newest
+	least    uint64               // of versions; 0 when there are none
+	deleted  map[types.UID]string // keys
+}
+
+// New returns the tracker of a controller that plans by these watches, before they
+// run. wake is called with a key whose writes have come to be seen, on the goroutine of
+// a watch: it must not wait.
+func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
+	t := &Tracker{wake: wake, kinds: map[*source.Watch]*unseen{}}
+	for _, w := range watches {
+		t.kinds[w] = &unseen{versions: map[string]uint64{}, deleted: map[types.UID]string{}}
+		if err := w.OnProgress(func(version uint64) { t.reached(w, version) }); err != nil {
+			return nil, fmt.Errorf("freshness: %w", err)
+		}
+		err := w.OnChange(func(before, after metav1.Object) {
+			if after == nil || after.GetDeletionTimestamp() != nil {
+				t.gone(w, before, after)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("freshness: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// Wrote notes that a key's plan created or changed an object of a watch's kind: answer
+// is what the API answered.
+func (t *Tracker) Wrote(key string, w *source.Watch, answer metav1.Object) {
+	version, err := source.ParseVersion(answer.GetResourceVersion())
+	if err != nil || version == 0 {
+		return // of an API without versions
+	}
+	if t.wrote(key, w, version) {
+		return
+	}
+	// The watch was quicker than the answer. What it told woke the key, unless the object
+	// came and went between two lists.
+	if obj, there, _ := w.Objects().GetByKey(name(answer)); !there || uid(obj) != answer.GetUID() {
+		t.wake(key)
+	}
+}
+
+// wrote reports whether the version is still to be seen.
+func (t *Tracker) wrote(key string, w *source.Watch, version uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.kinds[w]
+	if w.Version() >= version {
+		return false
+	}
+	u.versions[key] = max(u.versions[key], version)
+	u.least = u.lowest()
+	return true
+}
+
+// Deleted notes that the API has taken a key's deletion of an object, or answered that
+// there is none: o is the object as the watch showed it.
+func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kinds[w].deleted[o.GetUID()] = key
+	// Looked at after it is noted: what the watch hears from now on comes to gone.
+	if obj, there, _ := w.Objects().GetByKey(name(o)); !there || uid(obj) != o.GetUID() || terminating(obj) {
+		delete(t.kinds[w].deleted, o.GetUID())
+	}
+}
+
+// Fresh reports whether the watches show all that was written for a key. If not, the key is woken when they do.
+func (t *Tracker) Fresh(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fresh(key)
+}
+
+func (t *Tracker) fresh(key string) bool {
+	for w, u := range t.kinds {
+		if v := u.versions[key]; v > w.Version() {
+			return false
+		}
+		for _, k := range u.deleted {
+			if k == key {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// reached is told how far a watch is.
+func (t *Tracker) reached(w *source.Watch, version uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.kinds[w]
+	if u.least == 0 || version < u.least {
+		return
+	}
+	var seen []string
+	for key, v := range u.versions {
+		if v <= version {
+			delete(u.versions, key)
+			seen = append(seen, key)
+		}
+	}
+	u.least = u.lowest()
+	t.wakeFresh(seen)
+}
+
+// gone is told of an object that has gone or is being deleted.
+func (t *Tracker) gone(w *source.Watch, before, after metav1.Object) {
+	o := after
+	if o == nil {
+		o = before
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if key, ok := t.kinds[w].deleted[o.GetUID()]; ok {
+		delete(t.kinds[w].deleted, o.GetUID())
+		t.wakeFresh([]string{key})
+	}
+}
+
+func (t *Tracker) wakeFresh(keys []string) {
+	for _, key := range keys {
+		if t.fresh(key) {
+			t.wake(key)
+		}
+	}
+}
+
+func (u *unseen) lowest() uint64 {
+	least := uint64(0)
+	for _, v := range u.versions {
+		if least == 0 || v < least {
+			least = v
+		}
+	}
+	return least
+}
+
+func name(o metav1.Object) string {
+	return cache.NewObjectName(o.GetNamespace(), o.GetName()).String()
+}
+
+func uid(obj any) types.UID {
+	if o, ok := obj.(metav1.Object); ok {
+		return o.GetUID()
+	}
+	return ""
+}
+
+func terminating(obj any) bool {
+	o, ok := obj.(metav1.Object)
+	return ok && o.GetDeletionTimestamp() != nil
+}

@@ -1,0 +1,285 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// Watch holds the objects of one kind as the API last told, and says how far it
+// is: Version is the resource version up to which it has heard of every change.
+// What it holds is for reading only.
+//
+// It is an informer with one goroutine: the reflector's, on which listeners are
+// called one after the other, when the change is there to be read. So a listener
+// must not wait. Make it with a function of this package, add listeners, Run it once.
+type Watch struct {
+	name    string
+	lw      *cache.ListWatch
+	api     any // the client, which may be one that can't stream lists
+	example runtime.Object
+	slim    cache.TransformFunc
+	objects cache.Indexer
+
+	started  atomic.Bool
+	version  atomic.Uint64
+	synced   chan struct{} // closed by the first list
+	listed   bool          // synced is closed; the reflector's goroutine
+	change   []func(before, after metav1.Object)
+	progress []func(version uint64)
+}
+
+var (
+	_          cache.TransformingStore      = (*Watch)(nil)
+	_          cache.ReflectorBookmarkStore = (*Watch)(nil)
+	errStarted                              = errors.New("the watch has started already")
+)
+
+// client is what list and watch calls of one kind look like in the typed client.
+type client[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func newWatch[L runtime.Object](api kubernetes.Interface, c client[L], example runtime.Object, selector fields.Selector, slim cache.TransformFunc, indexers cache.Indexers) *Watch {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector.String()
+			return c.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector.String()
+			return c.Watch(ctx, o)
+		},
+	}
+	if indexers == nil {
+		indexers = cache.Indexers{}
+	}
+	return &Watch{name: fmt.Sprintf("%T", example), lw: lw, api: api, example: example, slim: slim,
+		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), synced: make(chan struct{})}
+}
+
+// Objects are those that are there now, by namespace/name and by the indexes of the kind. Objects and lists are for reading only.
+func (w *Watch) Objects() cache.Indexer { return w.objects }
+
+// Synced is closed once the first list is there.
+func (w *Watch) Synced() <-chan struct{} { return w.synced }
+
+// Version is the resource version up to which every change has been heard; 0 before the first list.
+func (w *Watch) Version() uint64 { return w.version.Load() }
+
+// OnChange has f called with each object that appears (before is nil), changes or
+// goes (after is nil), after a new list also with what changed unseen. An object
+// that was replaced by another of its name goes first and appears then.
+func (w *Watch) OnChange(f func(before, after metav1.Object)) error {
+	if w.started.Load() {
+		return fmt.Errorf("listen to changes of %s: %w", w.name, errStarted)
+	}
+	w.change = append(w.change, f)
+	return nil
+}
+
+// OnProgress has f called with Version whenever it has grown: after the calls for the
+// change that did it, for a bookmark, and for a new list.
+func (w *Watch) OnProgress(f func(version uint64)) error {
+	if w.started.Load() {
+		return fmt.Errorf("listen to the progress of %s: %w", w.name, errStarted)
+	}
+	w.progress = append(w.progress, f)
+	return nil
+}
+
+// Run watches until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	w.started.Store(true)
+	log := klog.FromContext(ctx)
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(w.lw, w.api), w.example, w,
+		cache.ReflectorOptions{Logger: &log, Name: "controllers"}).RunWithContext(ctx)
+}
+
+// Transformer implements cache.TransformingStore: the reflector's own lists hold slim objects, too.
+func (w *Watch) Transformer() cache.TransformFunc { return w.slim }
+
+// Add implements cache.ReflectorStore.
+func (w *Watch) Add(obj any) error {
+	o, version, err := w.take(obj)
+	if err != nil {
+		return err
+	}
+	before, there, err := w.objects.Get(o)
+	if err != nil {
+		return err
+	}
+	old, _ := before.(metav1.Object)
+	if there && old.GetUID() == o.GetUID() {
+		if v, err := ParseVersion(old.GetResourceVersion()); err == nil && v > version {
+			return nil // it comes late: newer is known
+		}
+	}
+	if err := w.objects.Update(o); err != nil {
+		return err
+	}
+	switch {
+	case !there:
+		w.changed(nil, o)
+	case old.GetUID() != o.GetUID():
+		w.changed(old, nil)
+		w.changed(nil, o)
+	default:
+		w.changed(old, o)
+	}
+	w.reached(version)
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (w *Watch) Update(obj any) error { return w.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (w *Watch) Delete(obj any) error {
+	o, version, err := w.take(obj)
+	if err != nil {
+		return err
+	}
+	before, there, err := w.objects.Get(o)
+	if err != nil {
+		return err
+	}
+	if err := w.objects.Delete(o); err != nil {
+		return err
+	}
+	if there {
+		if old, ok := before.(metav1.Object); ok && old.GetUID() != o.GetUID() {
+			w.changed(old, nil)
+		}
+		w.changed(o, nil)
+	}
+	w.reached(version)
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (w *Watch) Replace(list []any, version string) error {
+	type pair struct{ before, after metav1.Object }
+	var changes []pair
+	left := map[string]metav1.Object{}
+	for _, obj := range w.objects.List() {
+		o, key, err := keyed(obj)
+		if err != nil {
+			return err
+		}
+		left[key] = o
+	}
+	objects := make([]any, 0, len(list))
+	for _, obj := range list {
+		o, _, err := w.take(obj)
+		if err != nil {
+			return err
+		}
+		_, key, err := keyed(o)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, o)
+		old := left[key]
+		delete(left, key)
+		switch {
+		case old == nil:
+			changes = append(changes, pair{nil, o})
+		case old.GetUID() != o.GetUID():
+			changes = append(changes, pair{old, nil}, pair{nil, o})
+		case old.GetResourceVersion() != o.GetResourceVersion() || o.GetResourceVersion() == "":
+			changes = append(changes, pair{old, o})
+		}
+	}
+	for _, o := range left {
+		changes = append(changes, pair{o, nil})
+	}
+	if err := w.objects.Replace(objects, version); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		w.changed(c.before, c.after)
+	}
+	if !w.listed {
+		w.listed = true
+		close(w.synced)
+	}
+	return w.Bookmark(version)
+}
+
+// Bookmark implements cache.ReflectorBookmarkStore.
+func (w *Watch) Bookmark(version string) error {
+	v, err := ParseVersion(version)
+	if err != nil {
+		return fmt.Errorf("bookmark of %s: %w", w.name, err)
+	}
+	w.reached(v)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; there is nothing to repeat.
+func (w *Watch) Resync() error { return nil }
+
+// take makes an object of the watch slim.
+func (w *Watch) take(obj any) (o metav1.Object, version uint64, err error) {
+	if w.slim != nil {
+		if obj, err = w.slim(obj); err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return nil, 0, fmt.Errorf("unexpected %T in the watch of %s", obj, w.name)
+	}
+	version, err = ParseVersion(o.GetResourceVersion())
+	return o, version, err
+}
+
+func (w *Watch) changed(before, after metav1.Object) {
+	for _, f := range w.change {
+		f(before, after)
+	}
+}
+
+// reached notes a version. An event that comes twice, or late after a new list, takes nothing back.
+func (w *Watch) reached(version uint64) {
+	if version <= w.version.Load() {
+		return
+	}
+	w.version.Store(version)
+	for _, f := range w.progress {
+		f(version)
+	}
+}
+
+func keyed(obj any) (metav1.Object, string, error) {
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return nil, "", fmt.Errorf("unexpected %T", obj)
+	}
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	return o, key, err
+}
+
+// ParseVersion reads a resource version; none is 0.
+func ParseVersion(s string) (uint64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read resource version %q: %w", s, err)
+	}
+	return v, nil
+}

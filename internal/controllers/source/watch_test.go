@@ -1,0 +1,137 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func pod(name, uid, version string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid), ResourceVersion: version}}
+}
+
+// heard is what the listeners of a watch were told.
+type heard struct {
+	*Watch
+	log []string
+}
+
+func listen(t *testing.T) *heard {
+	t.Helper()
+	h := &heard{Watch: Pods(fake.NewClientset())}
+	text := func(o metav1.Object) string {
+		if o == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%s/%s@%s", o.GetName(), o.GetUID(), o.GetResourceVersion())
+	}
+	if err := h.OnChange(func(before, after metav1.Object) { h.log = append(h.log, text(before)+" "+text(after)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.OnProgress(func(v uint64) { h.log = append(h.log, fmt.Sprint(v)) }); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h *heard) expect(t *testing.T, what string, err error, want ...string) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	if !slices.Equal(h.log, want) {
+		t.Errorf("%s: heard %q, want %q", what, h.log, want)
+	}
+	h.log = nil
+}
+
+func TestWatchTells(t *testing.T) {
+	h := listen(t)
+	h.expect(t, "first list", h.Replace([]any{pod("a", "1", "5")}, "7"), "- a/1@5", "7")
+	select {
+	case <-h.Synced():
+	default:
+		t.Error("not synced after the first list")
+	}
+	h.expect(t, "new", h.Add(pod("b", "2", "8")), "- b/2@8", "8")
+	h.expect(t, "twice", h.Add(pod("b", "2", "8")), "b/2@8 b/2@8")
+	h.expect(t, "changed", h.Update(pod("b", "2", "10")), "b/2@8 b/2@10", "10")
+	h.expect(t, "late", h.Update(pod("b", "2", "9")))
+	if p := Get[*corev1.Pod](h.Watch, "n/b"); p.ResourceVersion != "10" {
+		t.Errorf("a late event left version %s", p.ResourceVersion)
+	}
+	h.expect(t, "another of the name", h.Add(pod("b", "3", "12")), "b/2@10 -", "- b/3@12", "12")
+	h.expect(t, "gone", h.Delete(pod("b", "3", "13")), "b/3@13 -", "13")
+	h.expect(t, "gone twice", h.Delete(pod("b", "3", "13")))
+	h.expect(t, "bookmark", h.Bookmark("20"), "20")
+	// What happened unseen: a changed, c came, and d went that nobody saw.
+	h.expect(t, "another list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "30"), "a/1@5 -", "- a/4@25", "- c/5@24", "30")
+	h.expect(t, "the same list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "31"), "31")
+	h.expect(t, "an empty list", h.Replace([]any{pod("a", "4", "25")}, "33"), "c/5@24 -", "33")
+	if h.Version() != 33 {
+		t.Errorf("Version %d", h.Version())
+	}
+	if err := h.Bookmark("x"); err == nil {
+		t.Error("a version that is no number is taken")
+	}
+	h.started.Store(true)
+	if err := h.OnChange(nil); !errors.Is(err, errStarted) {
+		t.Errorf("a listener that comes late: %v", err)
+	}
+}
+
+func TestCandidates(t *testing.T) {
+	h := listen(t)
+	owner := &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "o", UID: "owner"}}
+	mine, others, elsewhere := pod("mine", "1", "1"), pod("others", "2", "2"), pod("elsewhere", "3", "3")
+	mine.OwnerReferences = []metav1.OwnerReference{{UID: "x"}, {UID: "owner", Controller: new(true)}}
+	others.OwnerReferences = []metav1.OwnerReference{{UID: "other", Controller: new(true)}}
+	elsewhere.Namespace = "m"
+	free := pod("free", "4", "4")
+	free.OwnerReferences = []metav1.OwnerReference{{UID: "owner"}} // an owner that is not its controller
+	if err := h.Replace([]any{mine, others, elsewhere, free}, "9"); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range Candidates[*corev1.Pod](h.Watch, owner) {
+		names = append(names, p.Name)
+	}
+	if !slices.Equal(names, []string{"mine", "free"}) {
+		t.Errorf("candidates %q", names)
+	}
+}
+
+// What a controller reads must be kept; what takes room and nobody reads must not.
+func TestSlimPod(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	p := pod("a", "1", "1")
+	p.Annotations = map[string]string{corev1.PodDeletionCost: "3"}
+	p.Finalizers = []string{"f"}
+	p.Spec = corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: "side", RestartPolicy: &always, Command: []string{"x"}}},
+		Containers:     []corev1.Container{{Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "E"}}}},
+		Volumes: []corev1.Volume{{Name: "v"}, {Name: "w", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}},
+	}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 4, ImageID: "sha"}}
+	obj, err := slimPod(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := obj.(*corev1.Pod)
+	switch {
+	case s == p || p.Spec.Containers[0].Image != "i":
+		t.Error("what the watch was given has changed")
+	case s.Annotations[corev1.PodDeletionCost] != "3", s.Finalizers[0] != "f", *s.Spec.InitContainers[0].RestartPolicy != always, s.Status.ContainerStatuses[0].RestartCount != 4,
+		len(s.Spec.Volumes) != 1 || s.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != "claim":
+		t.Errorf("something is missing: %+v", s)
+	case s.Spec.Containers[0].Image != "" || s.Spec.Containers[0].Env != nil || s.Spec.InitContainers[0].Command != nil || s.Status.ContainerStatuses[0].ImageID != "":
+		t.Errorf("too much is kept: %+v", s)
+	}
+}

@@ -1,0 +1,54 @@
+package workload
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"maps"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/dump"
+)
+
+// SameTemplate reports whether two templates say the same, the label with their hash
+// apart (W0.64, W2.28).
+func SameTemplate(a, b *corev1.PodTemplateSpec) bool {
+	return equality.Semantic.DeepEqual(withoutHash(a), withoutHash(b))
+}
+
+func withoutHash(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	if _, ok := t.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; !ok {
+		return t
+	}
+	c := *t
+	c.Labels = maps.Clone(t.Labels)
+	delete(c.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	return &c
+}
+
+// TemplateHash is the hash of a pod template that is part of names and labels (W0.62),
+// the same that upstream computes.
+func TemplateHash(template *corev1.PodTemplateSpec, collisions *int32) string {
+	h := fnv.New32a()
+	h.Write([]byte(dump.ForHash(*template)))
+	if collisions != nil {
+		var b [8]byte
+		binary.LittleEndian.PutUint32(b[:], uint32(*collisions)) //nolint:gosec // the bits count
+		h.Write(b[:])
+	}
+	return SafeName(strconv.FormatUint(uint64(h.Sum32()), 10))
+}
+
+// SafeName writes a text with the letters of which names are made that spell no word
+// (W0.62): each byte stands for one of them.
+func SafeName(s string) string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	var b strings.Builder
+	for i := range len(s) {
+		b.WriteByte(letters[int(s[i])%len(letters)])
+	}
+	return b.String()
+}
