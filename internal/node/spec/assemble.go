@@ -112,7 +112,11 @@ func makeFiles(ctx context.Context, in *ContainerInput, env *environment, d Disk
 	var err error
 	pod, c := in.Pod, in.Container
 	if managesHosts(pod, c, in.PodIPs) {
-		if in.Files.Hosts, err = d.HostsFile(pod.UID, HostsFile(pod, in.Node, in.PodIPs)); err != nil {
+		hosts, err := HostsFile(pod, in.Node, in.PodIPs)
+		if err != nil {
+			return err
+		}
+		if in.Files.Hosts, err = d.HostsFile(pod.UID, hosts); err != nil {
 			return err
 		}
 	}

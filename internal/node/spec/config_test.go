@@ -209,7 +209,8 @@ func TestSecurity(t *testing.T) {
 	if !sc.Privileged || sc.MaskedPaths != nil || sc.NoNewPrivs || sc.Seccomp.ProfileType != cri.SecurityProfile_Unconfined {
 		t.Errorf("privileged: %v", sc)
 	}
-	sc = build(func(_ *corev1.Pod, in *ContainerInput) {
+	sc = build(func(p *corev1.Pod, in *ContainerInput) {
+		p.Spec.HostUsers = new(false)
 		in.Container.SecurityContext = &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}
 	})
 	if sc.MaskedPaths != nil || sc.ReadonlyPaths != nil {
@@ -418,15 +419,23 @@ func TestHostsFile(t *testing.T) {
 	pod, node := testPod(), testNode()
 	pod.Spec.HostAliases = []corev1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"x", "y"}}}
 	want := head + "10.1.0.2\tweb\nfd00::2\tweb\n\n# Entries added by HostAliases.\n1.2.3.4\tx\ty\n"
-	if got := string(HostsFile(pod, node, []string{"10.1.0.2", "fd00::2"})); got != want {
+	hosts := func(ips []string) string {
+		t.Helper()
+		text, err := HostsFile(pod, node, ips)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if got := hosts([]string{"10.1.0.2", "fd00::2"}); got != want {
 		t.Error(cmp.Diff(want, got))
 	}
 	pod.Spec.HostAliases, pod.Spec.Subdomain = nil, "s"
-	if got, want := string(HostsFile(pod, node, []string{"10.1.0.2"})), head+"10.1.0.2\tweb.s.shop.svc.cluster.local\tweb\n"; got != want {
+	if got, want := hosts([]string{"10.1.0.2"}), head+"10.1.0.2\tweb.s.shop.svc.cluster.local\tweb\n"; got != want {
 		t.Error(cmp.Diff(want, got))
 	}
 	pod.Spec.HostNetwork = true
-	if got, want := string(HostsFile(pod, node, nil)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"; got != want {
+	if got, want := hosts(nil), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"; got != want {
 		t.Error(cmp.Diff(want, got))
 	}
 	own := corev1.Container{VolumeMounts: []corev1.VolumeMount{{MountPath: "/etc/hosts"}}}
@@ -467,9 +476,9 @@ func TestDNS(t *testing.T) {
 			[]string{`MissingClusterDNS pod: "web_shop(u-1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`}},
 		{"limits", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: many(4, "n"), Searches: many(33, "s")}
-		}, &cri.DNSConfig{Servers: many(3, "n"), Searches: many(32, "s")},
-			[]string{"DNSConfigForming Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: n nx nxx",
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}, Searches: many(33, "s")}
+		}, &cri.DNSConfig{Servers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3"}, Searches: many(32, "s")},
+			[]string{"DNSConfigForming Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 1.1.1.1 2.2.2.2 3.3.3.3",
 				"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(many(32, "s"), " ")}},
 		{"characters", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
@@ -487,7 +496,10 @@ func TestDNS(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			pod, node := testPod(), testNode()
 			tc.change(pod, node)
-			got, warnings := dnsConfig(pod, node)
+			got, warnings, err := dnsConfig(pod, node)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Error(diff)
 			}

@@ -84,7 +84,10 @@ func CheckResolver(path string, r Resolver, clusterDomain string) string {
 }
 
 // dnsConfig is the resolver of a pod (L3.146) within the limits (L3.147).
-func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning) {
+func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning, error) {
+	if err := checkDNS(pod.Spec.DNSConfig); err != nil {
+		return nil, nil, err
+	}
 	var warnings []Warning
 	policy := pod.Spec.DNSPolicy
 	if policy == "" {
@@ -126,7 +129,7 @@ func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning) {
 			dns.Options = appendOptions(dns.Options, text)
 		}
 	}
-	return &dns, append(warnings, limitDNS(&dns)...)
+	return &dns, append(warnings, limitDNS(&dns)...), nil
 }
 
 func limitDNS(dns *cri.DNSConfig) []Warning {

@@ -39,8 +39,14 @@ func kernelHostname(pod *corev1.Pod, clusterDomain string) (string, error) {
 		return "", nil
 	}
 	hostname, domain := Hostname(pod, clusterDomain)
+	if err := checkHostname(hostname); err != nil {
+		return "", err
+	}
 	if pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN || domain == "" {
 		return hostname, nil
+	}
+	if err := checkHostname(domain); err != nil {
+		return "", err
 	}
 	fqdn := hostname + "." + domain
 	if len(fqdn) > maxHostname {
@@ -51,7 +57,10 @@ func kernelHostname(pod *corev1.Pod, clusterDomain string) (string, error) {
 }
 
 // HostsFile is the content of the pod's /etc/hosts (L3.141).
-func HostsFile(pod *corev1.Pod, node *Node, podIPs []string) []byte {
+func HostsFile(pod *corev1.Pod, node *Node, podIPs []string) ([]byte, error) {
+	if err := checkHosts(pod); err != nil {
+		return nil, err
+	}
 	var b strings.Builder
 	if pod.Spec.HostNetwork {
 		b.WriteString("# Kubernetes-managed hosts file (host network).\n")
@@ -65,6 +74,9 @@ func HostsFile(pod *corev1.Pod, node *Node, podIPs []string) []byte {
 			"fe00::1\tip6-allnodes\n" +
 			"fe00::2\tip6-allrouters\n")
 		hostname, domain := Hostname(pod, node.ClusterDomain)
+		if err := checkHostname(hostname + domain); err != nil {
+			return nil, err
+		}
 		for _, ip := range podIPs {
 			b.WriteString(ip + "\t")
 			if domain != "" {
@@ -79,7 +91,7 @@ func HostsFile(pod *corev1.Pod, node *Node, podIPs []string) []byte {
 			b.WriteString(a.IP + "\t" + strings.Join(a.Hostnames, "\t") + "\n")
 		}
 	}
-	return []byte(b.String())
+	return []byte(b.String()), nil
 }
 
 // managesHosts says whether the container gets the managed hosts file (L3.140).

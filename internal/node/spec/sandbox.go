@@ -28,7 +28,10 @@ func SandboxConfig(in SandboxInput) (*cri.PodSandboxConfig, []Warning, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dns, warnings := dnsConfig(pod, in.Node)
+	dns, warnings, err := dnsConfig(pod, in.Node)
+	if err != nil {
+		return nil, nil, err
+	}
 	labels := maps.Clone(pod.Labels)
 	if labels == nil {
 		labels = make(map[string]string, 3)

@@ -155,6 +155,14 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 	if err != nil {
 		return nil, err
 	}
+	profile := apparmor(pod, c, first(own.AppArmorProfile, shared.AppArmorProfile))
+	if err := checkProfile(profile); err != nil {
+		return nil, fmt.Errorf("container %q: %w", c.Name, err)
+	}
+	all, err := unmasked(pod, c)
+	if err != nil {
+		return nil, err
+	}
 	sc := &cri.LinuxContainerSecurityContext{
 		NamespaceOptions: namespaces(pod, in.TargetID, in.UserNS),
 		Privileged:       own.Privileged != nil && *own.Privileged,
@@ -164,7 +172,7 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 		NoNewPrivs:       own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
 		SelinuxOptions:   selinux(first(own.SELinuxOptions, shared.SELinuxOptions)),
 		Seccomp:          seccomp,
-		Apparmor:         apparmor(pod, c, first(own.AppArmorProfile, shared.AppArmorProfile)),
+		Apparmor:         profile,
 		Capabilities:     &cri.Capability{},
 	}
 	sc.SupplementalGroups, sc.SupplementalGroupsPolicy = groups(pod)
@@ -188,7 +196,7 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 	if !in.Node.NetRaw && !sc.Privileged && !capabilityIn(sc.Capabilities.AddCapabilities, netRaw) && !capabilityIn(sc.Capabilities.DropCapabilities, netRaw) {
 		sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, netRaw)
 	}
-	if !sc.Privileged && (own.ProcMount == nil || *own.ProcMount != corev1.UnmaskedProcMount) {
+	if !sc.Privileged && !all {
 		sc.MaskedPaths = slices.Clone(maskedPaths)
 		sc.ReadonlyPaths = slices.Clone(readonlyPaths)
 	}

@@ -1,0 +1,143 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Strings of a pod become parts of files and of messages to the kernel that other
+// programs take apart again: resolv.conf and the hosts file by lines and blanks, the name
+// of a profile by its own grammar. The API server checks most of them; what it passes, and
+// what comes from a manifest, is checked once more where it leaves the agent.
+
+var (
+	errNotOneLine = errors.New("it holds a control character")
+	errNotOneWord = errors.New("it is empty, or holds a blank or a control character")
+)
+
+// oneLine refuses what would be read as more than one line, or cut short.
+func oneLine(s string) error {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return errNotOneLine
+	}
+	return nil
+}
+
+// oneWord refuses what would be read as more than one field of a line, or as a comment.
+func oneWord(s string) error {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' || r == ';' }) {
+		return errNotOneWord
+	}
+	return nil
+}
+
+// address refuses what is no IP address. Leading zeros are as old as Kubernetes' own rule.
+func address(s string) error {
+	if err := oneWord(s); err != nil { // the zone of an IPv6 address may be anything
+		return err
+	}
+	if _, err := netip.ParseAddr(s); err == nil {
+		return nil
+	}
+	if strings.Trim(s, "0123456789.") != "" {
+		return errors.New("it is no IP address")
+	}
+	return nil
+}
+
+// checkDNS refuses a resolver that is more than its fields say.
+func checkDNS(c *corev1.PodDNSConfig) error {
+	if c == nil {
+		return nil
+	}
+	for i, s := range c.Nameservers {
+		if err := address(s); err != nil {
+			return fmt.Errorf("spec.dnsConfig.nameservers[%d] %q: %w", i, s, err)
+		}
+	}
+	for i, s := range c.Searches {
+		if err := oneWord(s); err != nil {
+			return fmt.Errorf("spec.dnsConfig.searches[%d] %q: %w", i, s, err)
+		}
+	}
+	for i, o := range c.Options {
+		text := o.Name
+		if o.Value != nil {
+			text += ":" + *o.Value
+		}
+		if err := oneLine(text); err != nil {
+			return fmt.Errorf("spec.dnsConfig.options[%d] %q: %w", i, text, err)
+		}
+	}
+	return nil
+}
+
+// checkHosts refuses names and addresses that are more than one entry of a hosts file.
+func checkHosts(pod *corev1.Pod) error {
+	for i, a := range pod.Spec.HostAliases {
+		if err := address(a.IP); err != nil {
+			return fmt.Errorf("spec.hostAliases[%d].ip %q: %w", i, a.IP, err)
+		}
+		for j, name := range a.Hostnames {
+			if err := oneWord(name); err != nil {
+				return fmt.Errorf("spec.hostAliases[%d].hostnames[%d] %q: %w", i, j, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkHostname refuses a name that is more than one word, for the hosts file and the kernel.
+func checkHostname(name string) error {
+	if err := oneWord(name); err != nil {
+		return fmt.Errorf("host name %q: %w", name, err)
+	}
+	return nil
+}
+
+// longestProfile is how long the name of an AppArmor profile may be.
+const longestProfile = 4095
+
+// checkProfile refuses the name of an AppArmor profile that is more than one name: the
+// kernel gets it behind a command, in one text.
+func checkProfile(p *cri.SecurityProfile) error {
+	if p.GetProfileType() != cri.SecurityProfile_Localhost {
+		return nil
+	}
+	name := p.LocalhostRef
+	switch {
+	case name == "":
+		return errors.New("localhostProfile must be set if appArmorProfile type is Localhost")
+	case len(name) > longestProfile:
+		return fmt.Errorf("the AppArmor profile's name has more than %d characters", longestProfile)
+	case strings.TrimSpace(name) != name:
+		return fmt.Errorf("AppArmor profile %q: it begins or ends with a blank", name)
+	case strings.ContainsAny(name, "\t") || oneLine(name) != nil:
+		return fmt.Errorf("AppArmor profile %q: %w", name, errNotOneLine)
+	}
+	return nil
+}
+
+// unmasked says whether a container sees all of /proc and /sys, which needs a user
+// namespace of its own: its root would write to the host's kernel (L3.161).
+func unmasked(pod *corev1.Pod, c *corev1.Container) (bool, error) {
+	if c.SecurityContext == nil || c.SecurityContext.ProcMount == nil {
+		return false, nil
+	}
+	switch m := *c.SecurityContext.ProcMount; m {
+	case corev1.DefaultProcMount:
+		return false, nil
+	case corev1.UnmaskedProcMount:
+		if !usesUserNS(pod) {
+			return false, fmt.Errorf("container %q: procMount Unmasked needs `hostUsers: false`", c.Name)
+		}
+		return true, nil
+	default:
+		return false, fmt.Errorf("container %q: procMount %q is neither Default nor Unmasked", c.Name, m)
+	}
+}
