@@ -1,0 +1,186 @@
+package statefulset
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+
+// Claims is what has to be done about the claims of one pod.
+type Claims struct {
+	Create []*corev1.PersistentVolumeClaim // those that are missing
+	// Going are the names of claims that are being deleted: the pod can't have them (W3.48).
+	Going []string
+	// Own are the names of claims whose owners the retention policy changes (W3.91–W3.94): Own says to what.
+	Own []string
+	// Foreign are the names of claims that somebody else controls (W3.85).
+	Foreign []string
+}
+
+// Nothing reports whether there is nothing to do.
+func (c *Claims) Nothing() bool {
+	return len(c.Create) == 0 && len(c.Going) == 0 && len(c.Own) == 0 && len(c.Foreign) == 0
+}
+
+func claimName(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal int) string {
+	return t.Name + "-" + set.Name + "-" + strconv.Itoa(ordinal)
+}
+
+// newClaim returns the claim of an ordinal. Its labels are those of the claim template and of the set's selector,
+// not those of the pod (W3.8, W12.32).
+func newClaim(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal int) *corev1.PersistentVolumeClaim {
+	claim := t.DeepCopy()
+	claim.Name, claim.Namespace = claimName(set, t, ordinal), set.Namespace
+	if claim.Labels == nil {
+		claim.Labels = map[string]string{}
+	}
+	if set.Spec.Selector != nil {
+		maps.Copy(claim.Labels, set.Spec.Selector.MatchLabels)
+	}
+	return claim
+}
+
+// missing looks for the claims of a pod that are not there, or not for long.
+func (in *Input) missing(c *Claims, ordinal int) {
+	for i := range in.Set.Spec.VolumeClaimTemplates {
+		claim := newClaim(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal)
+		switch there := in.Claim(claim.Name); {
+		case there == nil:
+			c.Create = append(c.Create, claim)
+		case there.DeletionTimestamp != nil:
+			c.Going = append(c.Going, claim.Name)
+		}
+	}
+}
+
+// owners looks for the claims of a pod that are there and whose owners are not what the policy says.
+func (in *Input) owners(c *Claims, pod *corev1.Pod, ordinal int) {
+	for i := range in.Set.Spec.VolumeClaimTemplates {
+		claim := in.Claim(claimName(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal))
+		if claim == nil {
+			continue
+		}
+		if foreign(claim, in.Set, pod) {
+			c.Foreign = append(c.Foreign, claim.Name)
+		}
+		if !owned(claim, in.Set, pod) {
+			c.Own = append(c.Own, claim.Name)
+		}
+	}
+}
+
+// stale reports whether a claim of the pod still goes with an earlier pod of the name: the new one waits for it to
+// be gone (W3.42, W3.96).
+func (in *Input) stale(pod *corev1.Pod, ordinal int) bool {
+	if policy(in.Set).WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
+		return false
+	}
+	for i := range in.Set.Spec.VolumeClaimTemplates {
+		claim := in.Claim(claimName(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal))
+		if claim != nil && staleRef(claim, pod, podKind) {
+			return true
+		}
+	}
+	return false
+}
+
+func policy(set *appsv1.StatefulSet) appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy {
+	p := appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{}
+	if set.Spec.PersistentVolumeClaimRetentionPolicy != nil {
+		p = *set.Spec.PersistentVolumeClaimRetentionPolicy
+	}
+	for _, when := range []*appsv1.PersistentVolumeClaimRetentionPolicyType{&p.WhenDeleted, &p.WhenScaled} {
+		if *when != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+			*when = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+		}
+	}
+	return p
+}
+
+// names reports whether a reference is to an object of that name and kind, whatever its UID.
+func names(ref metav1.OwnerReference, o metav1.Object, k schema.GroupVersionKind) bool {
+	return ref.APIVersion == k.GroupVersion().String() && ref.Kind == k.Kind && ref.Name == o.GetName()
+}
+
+func staleRef(claim *corev1.PersistentVolumeClaim, o metav1.Object, k schema.GroupVersionKind) bool {
+	i := slices.IndexFunc(claim.OwnerReferences, func(r metav1.OwnerReference) bool { return names(r, o, k) })
+	return i >= 0 && claim.OwnerReferences[i].UID != o.GetUID()
+}
+
+// foreign reports whether somebody else controls the claim, so that the policy does not hold for it (W3.85, W3.95).
+func foreign(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
+	if p := policy(set); p.WhenDeleted == p.WhenScaled && p.WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
+		return false
+	}
+	return slices.ContainsFunc(claim.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		switch {
+		case names(ref, set, kind):
+			return ref.UID != set.UID
+		case names(ref, pod, podKind):
+			return ref.UID != pod.UID
+		default:
+			return ref.Controller != nil && *ref.Controller
+		}
+	})
+}
+
+// wanted says which of set and pod own a claim by the policy (W3.91–W3.94).
+func wanted(set *appsv1.StatefulSet, pod *corev1.Pod) (bySet, byPod bool) {
+	p := policy(set)
+	ordinal, _ := Ordinal(set.Name, pod.Name)
+	condemned := !inRange(set, ordinal)
+	deleted := p.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	scaled := p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	return deleted && !(scaled && condemned), scaled && condemned
+}
+
+// owned reports whether the owners of a claim are as the policy says, or not ours to change.
+func owned(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
+	if staleRef(claim, set, kind) || staleRef(claim, pod, podKind) {
+		return true // it went with an earlier set or pod; the garbage collector has it
+	}
+	var bySet, byPod bool
+	for _, ref := range claim.OwnerReferences {
+		bySet, byPod = bySet || ref.UID == set.UID, byPod || ref.UID == pod.UID
+	}
+	if foreign(claim, set, pod) {
+		return !bySet && !byPod
+	}
+	for _, ref := range claim.OwnerReferences {
+		if (ref.UID == set.UID || ref.UID == pod.UID) && (ref.Controller == nil || !*ref.Controller) {
+			return false
+		}
+	}
+	wantSet, wantPod := wanted(set, pod)
+	return bySet == wantSet && byPod == wantPod
+}
+
+// Own returns a claim with the owners that the policy gives it, and whether that changes anything. pod is the one
+// that mounts the claim.
+func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) (*corev1.PersistentVolumeClaim, bool) {
+	if owned(claim, set, pod) {
+		return claim, false
+	}
+	others := slices.DeleteFunc(slices.Clone(claim.OwnerReferences), func(ref metav1.OwnerReference) bool {
+		return names(ref, set, kind) || names(ref, pod, podKind)
+	})
+	if !foreign(claim, set, pod) {
+		bySet, byPod := wanted(set, pod)
+		if byPod {
+			others = append(others, *metav1.NewControllerRef(pod, podKind))
+		}
+		if bySet {
+			others = append(others, *metav1.NewControllerRef(set, kind))
+		}
+	}
+	claim = claim.DeepCopy()
+	claim.OwnerReferences = others
+	return claim, true
+}

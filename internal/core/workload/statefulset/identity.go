@@ -1,0 +1,119 @@
+package statefulset
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Kind is the kind of the owner.
+var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+
+// Ordinal returns the ordinal of the set's pod of that name, and whether it is one (W3.5).
+func Ordinal(set, pod string) (int, bool) {
+	dash := strings.LastIndexByte(pod, '-')
+	if dash < 0 || pod[:dash] != set {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(pod[dash+1:], 10, 32)
+	// One name for each ordinal: not 007.
+	return int(n), err == nil && strconv.FormatInt(n, 10) == pod[dash+1:] && n >= 0
+}
+
+// Member reports whether a pod may be claimed by the set: by its name (W0.25).
+func Member(set *appsv1.StatefulSet, pod metav1.Object) bool {
+	_, ok := Ordinal(set.Name, pod.GetName())
+	return ok
+}
+
+func podName(set *appsv1.StatefulSet, ordinal int) string {
+	return set.Name + "-" + strconv.Itoa(ordinal)
+}
+
+func start(set *appsv1.StatefulSet) int {
+	if set.Spec.Ordinals != nil {
+		return int(set.Spec.Ordinals.Start)
+	}
+	return 0
+}
+
+func replicas(set *appsv1.StatefulSet) int {
+	if set.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*set.Spec.Replicas)
+}
+
+// inRange reports whether the set wants a pod of that ordinal (W3.5).
+func inRange(set *appsv1.StatefulSet, ordinal int) bool {
+	return ordinal >= start(set) && ordinal-start(set) < replicas(set)
+}
+
+// revisionOf is the name of the revision that a pod was made from; empty when nobody says.
+func revisionOf(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
+
+// newPod returns the pod of an ordinal, made from a template (W3.6–W3.8).
+func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string, ordinal int) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: podName(set, ordinal), Namespace: set.Namespace, Labels: maps.Clone(t.Labels), Annotations: maps.Clone(t.Annotations),
+			Finalizers: slices.Clone(t.Finalizers), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, kind)},
+		},
+		Spec: *t.Spec.DeepCopy(),
+	}
+	GiveIdentity(set, pod)
+	GiveStorage(set, pod)
+	pod.Labels[appsv1.StatefulSetRevisionLabel] = revision
+	pod.Spec.Hostname, pod.Spec.Subdomain = pod.Name, set.Spec.ServiceName
+	return pod
+}
+
+// HasIdentity reports whether a pod carries the label that names it (W3.44).
+func HasIdentity(pod *corev1.Pod) bool { return pod.Labels[appsv1.StatefulSetPodNameLabel] == pod.Name }
+
+// GiveIdentity labels a pod of the set with its name and ordinal (W3.6).
+func GiveIdentity(set *appsv1.StatefulSet, pod *corev1.Pod) {
+	ordinal, _ := Ordinal(set.Name, pod.Name)
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	pod.Labels[appsv1.StatefulSetPodNameLabel] = pod.Name
+	pod.Labels[appsv1.PodIndexLabel] = strconv.Itoa(ordinal)
+}
+
+// HasStorage reports whether a pod of the set mounts the claims of its ordinal (W3.44).
+func HasStorage(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
+	ordinal, _ := Ordinal(set.Name, pod.Name)
+	for i := range set.Spec.VolumeClaimTemplates {
+		t := &set.Spec.VolumeClaimTemplates[i]
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Name == t.Name && v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claimName(set, t, ordinal)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// GiveStorage gives a pod of the set a volume for each claim; they come first, and replace volumes of the same
+// name (W3.8).
+func GiveStorage(set *appsv1.StatefulSet, pod *corev1.Pod) {
+	ordinal, _ := Ordinal(set.Name, pod.Name)
+	var volumes []corev1.Volume
+	for i := range set.Spec.VolumeClaimTemplates {
+		t := &set.Spec.VolumeClaimTemplates[i]
+		volumes = append(volumes, corev1.Volume{Name: t.Name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(set, t, ordinal)}}})
+	}
+	for _, v := range pod.Spec.Volumes {
+		if !slices.ContainsFunc(set.Spec.VolumeClaimTemplates, func(t corev1.PersistentVolumeClaim) bool { return t.Name == v.Name }) {
+			volumes = append(volumes, v)
+		}
+	}
+	pod.Spec.Volumes = volumes
+}

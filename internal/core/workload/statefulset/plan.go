@@ -1,0 +1,462 @@
+// Package statefulset decides what must happen to the pods, claims and revisions of one StatefulSet. The controller
+// of StatefulSets drives it; it is a function of its arguments. Clauses are those of docs/spec/workloads.md, W3.
+package statefulset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/workload/revision"
+)
+
+// Burst is how many pods one plan creates at most, when it need not create them one after the other (W0.42). The
+// next plan makes the next ones.
+const Burst = 500
+
+// Input is everything Decide may look at.
+type Input struct {
+	Now time.Time
+	Set *appsv1.StatefulSet // read only
+	// Current and Update are the revisions that pods come from, both stored.
+	Current, Update *appsv1.ControllerRevision
+	Collisions      int32
+	Pods            []*corev1.Pod // those that the set controls
+	// Claim returns the claim of a name in the set's namespace, nil when there is none.
+	Claim func(name string) *corev1.PersistentVolumeClaim
+}
+
+// Action is what is done to a pod.
+type Action string
+
+// The actions.
+const (
+	// Create the claims that are missing, then the pod, then give the claims that were there their owners. If a
+	// claim is going, the creation fails.
+	Create Action = "create"
+	// Delete the pod as it was seen.
+	Delete Action = "delete"
+	// Repair the pod's identity, storage and the owners of its claims, then store it (W3.44).
+	Repair Action = "repair"
+	// Supply creates missing claims of a pod that waits, and gives claims their owners (W3.43).
+	Supply Action = "supply"
+)
+
+// Step is one action.
+type Step struct {
+	Action Action
+	Pod    *corev1.Pod // what to create, or what was seen
+	Claims Claims
+	// Counted says that an update deletes a pod that status.currentReplicas counts (W3.65).
+	Counted bool
+}
+
+// Stage are steps of which no one waits for another. The next stage begins when all of them succeeded.
+type Stage []Step
+
+// Plan is what has to be done now.
+type Plan struct {
+	// Stages are done one after the other, until one fails. With InOrder, steps of a stage are, too; otherwise they
+	// begin slowly, in waves (W0.41).
+	Stages  []Stage
+	InOrder bool
+	// Again is when to look once more though nothing changes; zero for never (W0.61).
+	Again time.Duration
+	// Refused is why nothing is done, for the event UnknownStrategy (W3.64); empty when something may be.
+	Refused string
+
+	status appsv1.StatefulSetStatus
+	wanted int32
+}
+
+// Decide returns what has to be done for a set (W3.40).
+func Decide(in Input) (Plan, error) {
+	p := Plan{InOrder: in.Set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, wanted: int32(replicas(in.Set))}
+	if in.Set.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType {
+		p.Refused = fmt.Sprintf("statefulset %s/%s uses Recreate strategy but feature gate %s is disabled", in.Set.Namespace, in.Set.Name, "StatefulSetRecreateStrategy")
+		return p, nil
+	}
+	s := sync{Input: in, ordered: p.InOrder}
+	s.sort()
+	p.status, p.Again = s.count()
+	if in.Set.DeletionTimestamp != nil {
+		return p, nil
+	}
+	more, err := s.decide()
+	p.Stages = s.stages
+	if err != nil {
+		return p, err
+	}
+	if more && in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+		outdated, err := s.update()
+		if err != nil {
+			return p, err
+		}
+		s.add(outdated)
+	}
+	p.Stages = s.stages
+	return p, nil
+}
+
+// Status is what the set's status becomes when so many counted pods were deleted (W3.65).
+func (p *Plan) Status(deleted int) appsv1.StatefulSetStatus {
+	s := *p.status.DeepCopy()
+	s.CurrentReplicas -= int32(deleted)
+	if s.UpdatedReplicas == p.wanted && s.ReadyReplicas == p.wanted && s.Replicas == p.wanted { // W3.68
+		s.CurrentReplicas, s.CurrentRevision = s.UpdatedReplicas, s.UpdateRevision
+	}
+	return s
+}
+
+// member is a pod of the set with its ordinal.
+type member struct {
+	*corev1.Pod
+	ordinal int
+}
+
+// sync is one decision on its way.
+type sync struct {
+	Input
+	ordered   bool
+	replicas  []member // in range, ascending; ordinals without a pod are left out
+	condemned []member // out of range, ascending
+	stages    []Stage
+	templates map[*appsv1.ControllerRevision]*corev1.PodTemplateSpec
+}
+
+func (s *sync) sort() {
+	for _, pod := range s.Pods {
+		ordinal, ok := Ordinal(s.Set.Name, pod.Name)
+		switch {
+		case !ok: // not one of ours, whatever its labels say
+		case inRange(s.Set, ordinal):
+			s.replicas = append(s.replicas, member{pod, ordinal})
+		default:
+			s.condemned = append(s.condemned, member{pod, ordinal})
+		}
+	}
+	byOrdinal := func(a, b member) int { return cmp.Compare(a.ordinal, b.ordinal) }
+	slices.SortFunc(s.replicas, byOrdinal)
+	slices.SortFunc(s.condemned, byOrdinal)
+}
+
+// count makes the status, and says when a pod that is ready becomes available (W3.70–W3.77).
+func (s *sync) count() (appsv1.StatefulSetStatus, time.Duration) {
+	collisions := s.Collisions
+	status := appsv1.StatefulSetStatus{
+		ObservedGeneration: s.Set.Generation, CurrentRevision: s.Current.Name, UpdateRevision: s.Update.Name,
+		CollisionCount: &collisions, Conditions: slices.Clone(s.Set.Status.Conditions),
+	}
+	var again time.Duration
+	for _, pod := range slices.Concat(s.replicas, s.condemned) {
+		if pod.Status.Phase == "" {
+			continue
+		}
+		status.Replicas++
+		if pod.Status.Phase == corev1.PodRunning && ready(pod.Pod) {
+			status.ReadyReplicas++
+			if left := s.untilAvailable(pod.Pod); left <= 0 {
+				status.AvailableReplicas++
+			} else if again == 0 || left < again {
+				again = left
+			}
+		}
+		if pod.DeletionTimestamp == nil {
+			if revisionOf(pod.Pod) == s.Current.Name {
+				status.CurrentReplicas++
+			}
+			if revisionOf(pod.Pod) == s.Update.Name {
+				status.UpdatedReplicas++
+			}
+		}
+	}
+	return status, again
+}
+
+// add appends a stage that has steps.
+func (s *sync) add(stage Stage) {
+	if len(stage) > 0 {
+		s.stages = append(s.stages, stage)
+	}
+}
+
+// decide says what happens to replicas and to condemned pods, and whether an update may go on.
+func (s *sync) decide() (more bool, err error) {
+	stage, more, err := s.keep()
+	s.add(stage)
+	if err != nil || !more {
+		return false, err
+	}
+	var own Stage
+	for _, pod := range slices.Backward(s.condemned) {
+		step := Step{Action: Supply, Pod: pod.Pod}
+		if s.owners(&step.Claims, pod.Pod, pod.ordinal); len(step.Claims.Own) > 0 {
+			own = append(own, step)
+		}
+	}
+	s.add(own)
+	leave, more := s.leave()
+	s.add(leave)
+	return more, nil
+}
+
+// keep goes through the ordinals in range, from the lowest (W3.41–W3.44). In order, it stops at the first that has
+// to be waited for; then more is false.
+func (s *sync) keep() (stage Stage, more bool, err error) {
+	next, created := start(s.Set), 0
+	fill := func(end int) (bool, error) { // ordinals without a pod
+		for ; next < end && created < Burst; next++ {
+			step, wait, err := s.create(next)
+			if err != nil {
+				return false, err
+			}
+			if !wait {
+				stage = append(stage, step)
+				created++
+			}
+			if s.ordered {
+				return false, nil
+			}
+			if wait {
+				created++ // bounded, too
+			}
+		}
+		return true, nil
+	}
+	for _, pod := range s.replicas {
+		if more, err := fill(pod.ordinal); err != nil || !more {
+			return stage, false, err
+		}
+		next = pod.ordinal + 1
+		step, wait := s.tend(pod)
+		if step.Action != "" {
+			stage = append(stage, step)
+		}
+		if wait && s.ordered {
+			return stage, false, nil
+		}
+	}
+	more, err = fill(start(s.Set) + replicas(s.Set))
+	return stage, more, err
+}
+
+// create returns the step that makes the pod of an ordinal, or that it must wait.
+func (s *sync) create(ordinal int) (step Step, wait bool, err error) {
+	r := s.Update
+	if s.fromCurrent(ordinal) {
+		r = s.Current
+	}
+	t, err := s.template(r)
+	if err != nil {
+		return Step{}, false, err
+	}
+	pod := newPod(s.Set, t, r.Name, ordinal)
+	if s.stale(pod, ordinal) {
+		return Step{}, true, nil
+	}
+	step = Step{Action: Create, Pod: pod}
+	s.missing(&step.Claims, ordinal)
+	s.owners(&step.Claims, pod, ordinal)
+	return step, false, nil
+}
+
+// fromCurrent reports whether a missing pod comes back at the current revision (W3.30–W3.32).
+func (s *sync) fromCurrent(ordinal int) bool {
+	index := ordinal - start(s.Set)
+	if r := s.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {
+		return index < partition(r)
+	}
+	return s.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && index < int(s.Set.Status.CurrentReplicas)
+}
+
+func partition(r *appsv1.RollingUpdateStatefulSetStrategy) int {
+	if r == nil || r.Partition == nil {
+		return 0
+	}
+	return int(*r.Partition)
+}
+
+// template is what a revision makes pods from.
+func (s *sync) template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
+	if t, ok := s.templates[r]; ok {
+		return t, nil
+	}
+	t := &s.Set.Spec.Template
+	if own, err := revision.Data(t); err != nil {
+		return nil, err
+	} else if !revision.Holds(r, own) {
+		if t, err = revision.Restore(t, r.Data.Raw); err != nil {
+			return nil, fmt.Errorf("the revision %s: %w", r.Name, err)
+		}
+	}
+	if s.templates == nil {
+		s.templates = map[*appsv1.ControllerRevision]*corev1.PodTemplateSpec{}
+	}
+	s.templates[r] = t
+	return t, nil
+}
+
+// tend says what happens to a pod in range, and whether higher ordinals have to wait for it.
+func (s *sync) tend(pod member) (step Step, wait bool) {
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded { // W3.41
+		if pod.DeletionTimestamp == nil {
+			step = Step{Action: Delete, Pod: pod.Pod}
+		}
+		return step, true
+	}
+	var claims Claims
+	if pod.Status.Phase == corev1.PodPending {
+		s.missing(&claims, pod.ordinal)
+		s.owners(&claims, pod.Pod, pod.ordinal)
+	}
+	if s.ordered && s.unavailable(pod.Pod) {
+		if !claims.Nothing() {
+			step = Step{Action: Supply, Pod: pod.Pod, Claims: claims}
+		}
+		return step, true
+	}
+	storage := HasStorage(s.Set, pod.Pod)
+	if pod.Status.Phase != corev1.PodPending {
+		s.owners(&claims, pod.Pod, pod.ordinal)
+		if !storage {
+			s.missing(&claims, pod.ordinal)
+		}
+	}
+	switch {
+	case !HasIdentity(pod.Pod) || !storage || len(claims.Own) > 0 && pod.Status.Phase != corev1.PodPending:
+		step = Step{Action: Repair, Pod: pod.Pod, Claims: claims}
+	case pod.Status.Phase == corev1.PodPending && !claims.Nothing():
+		step = Step{Action: Supply, Pod: pod.Pod, Claims: claims}
+	}
+	return step, false
+}
+
+// leave goes through the pods out of range, from the highest ordinal (W3.45, W3.46). A pod that has ended holds no
+// other back, and nothing holds it: it will never be available.
+func (s *sync) leave() (stage Stage, more bool) {
+	first := -1 // the first pod of the set that is unavailable; in order, replicas are not
+	for i, pod := range s.condemned {
+		if s.unavailable(pod.Pod) && !terminal(pod.Pod) {
+			first = i
+			break
+		}
+	}
+	for i, pod := range slices.Backward(s.condemned) {
+		switch {
+		case pod.DeletionTimestamp != nil:
+			if s.ordered {
+				return nil, false
+			}
+		case s.ordered && i != first && s.unavailable(pod.Pod) && !terminal(pod.Pod):
+			return nil, false
+		default:
+			stage = append(stage, Step{Action: Delete, Pod: pod.Pod})
+			if s.ordered {
+				return stage, false
+			}
+		}
+	}
+	return stage, true
+}
+
+// update deletes pods that another revision should make (W3.60–W3.67).
+func (s *sync) update() (Stage, error) {
+	count := replicas(s.Set)
+	budget, err := maxUnavailable(s.Set)
+	if err != nil {
+		return nil, err
+	}
+	budget -= count - len(s.replicas) // those that are not there
+	for _, pod := range s.replicas {
+		if s.unavailable(pod.Pod) {
+			budget--
+		}
+	}
+	lowest := partition(s.Set.Spec.UpdateStrategy.RollingUpdate)
+	var stage Stage
+	walk := func(f func(pod member) bool) {
+		for _, pod := range slices.Backward(s.replicas) {
+			if pod.ordinal-start(s.Set) >= lowest && revisionOf(pod.Pod) != s.Update.Name && pod.DeletionTimestamp == nil && f(pod) {
+				stage = append(stage, Step{Action: Delete, Pod: pod.Pod, Counted: revisionOf(pod.Pod) == s.Current.Name})
+			}
+		}
+	}
+	if !s.ordered { // what serves nobody goes first, and costs nothing
+		walk(func(pod member) bool { return s.unavailable(pod.Pod) && !terminal(pod.Pod) })
+	}
+	walk(func(pod member) bool {
+		if budget <= 0 || s.unavailable(pod.Pod) {
+			return false
+		}
+		budget--
+		return true
+	})
+	return stage, nil
+}
+
+// maxUnavailable is how many pods an update may make unavailable (W3.61).
+func maxUnavailable(set *appsv1.StatefulSet) (int, error) {
+	one := intstr.FromInt32(1)
+	v := &one
+	if r := set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.MaxUnavailable != nil {
+		v = r.MaxUnavailable
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(v, replicas(set), false)
+	if err != nil {
+		return 0, fmt.Errorf("maxUnavailable: %w", err)
+	}
+	return max(n, 1), nil
+}
+
+func terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// unavailable reports whether a pod does not count for its ordinal: it goes, or is not ready for long enough.
+func (s *sync) unavailable(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || !ready(pod) || s.untilAvailable(pod) > 0
+}
+
+// untilAvailable is how long a ready pod still has to be ready for (W0.60); not above zero when it is available.
+func (s *sync) untilAvailable(pod *corev1.Pod) time.Duration {
+	least := time.Duration(s.Set.Spec.MinReadySeconds) * time.Second
+	if least == 0 {
+		return 0
+	}
+	since := readySince(pod)
+	if since.IsZero() {
+		return least
+	}
+	return since.Add(least).Sub(s.Now)
+}
+
+func ready(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func readySince(pod *corev1.Pod) time.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// Changed reports whether a status has to be written (W3.77).
+func Changed(before, after *appsv1.StatefulSetStatus) bool {
+	return after.ObservedGeneration > before.ObservedGeneration || after.Replicas != before.Replicas ||
+		after.ReadyReplicas != before.ReadyReplicas || after.AvailableReplicas != before.AvailableReplicas ||
+		after.CurrentReplicas != before.CurrentReplicas || after.UpdatedReplicas != before.UpdatedReplicas ||
+		after.CurrentRevision != before.CurrentRevision || after.UpdateRevision != before.UpdateRevision
+}

@@ -1,0 +1,266 @@
+package statefulset
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+)
+
+// random moves the world by something that users, nodes or time do.
+func (w *world) random(t *rapid.T) {
+	names := slices.Sorted(maps.Keys(w.pods))
+	some := func() *corev1.Pod {
+		if len(names) == 0 {
+			return nil
+		}
+		return w.pod(rapid.SampledFrom(names).Draw(t, "pod"))
+	}
+	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	case 0:
+		w.set.Spec.Replicas = ptr.To(rapid.Int32Range(0, 6).Draw(t, "replicas"))
+		w.set.Generation++
+	case 1:
+		w.set.Spec.Template.Spec.Containers[0].Image = rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "image")
+		w.set.Generation++
+	case 2:
+		if w.set.Spec.UpdateStrategy.RollingUpdate != nil {
+			w.set.Spec.UpdateStrategy.RollingUpdate.Partition = ptr.To(rapid.Int32Range(0, 4).Draw(t, "partition"))
+		}
+	case 3:
+		w.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: rapid.Int32Range(0, 3).Draw(t, "start")}
+	case 4, 5, 6:
+		if p := some(); p != nil && p.DeletionTimestamp == nil && !terminal(p) {
+			setReady(p, w.now, true)
+		}
+	case 7:
+		if p := some(); p != nil && p.Status.Phase == corev1.PodRunning {
+			setReady(p, w.now, false)
+		}
+	case 8, 9:
+		if p := some(); p != nil && p.DeletionTimestamp != nil {
+			w.remove(p.Name)
+		}
+	case 10:
+		if p := some(); p != nil {
+			p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase")
+		}
+	case 11:
+		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+	}
+}
+
+func randomWorld(t *rapid.T) *world {
+	w := newWorld(t)
+	policy := rapid.SampledFrom([]appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement}).Draw(t, "policy")
+	w.setSpec("template: {spec: {containers: [{name: c, image: one}]}}")
+	w.set.Spec.PodManagementPolicy = policy
+	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
+	w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(0, 2).Draw(t, "limit"))
+	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
+	case 0:
+		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+	case 1:
+		w.set.Spec.UpdateStrategy.RollingUpdate = nil
+	case 2:
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(rapid.Int32Range(1, 3).Draw(t, "maxUnavailable")))
+	}
+	if rapid.Bool().Draw(t, "claims") {
+		c := corev1.PersistentVolumeClaim{}
+		c.Name = "data"
+		w.set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{c}
+		when := rapid.SampledFrom([]appsv1.PersistentVolumeClaimRetentionPolicyType{appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType})
+		w.set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: when.Draw(t, "deleted"), WhenScaled: when.Draw(t, "scaled")}
+	}
+	return w
+}
+
+// available is what the set looks like to Decide, for checks.
+func (w *world) look() sync {
+	s := sync{Input: Input{Now: w.now, Set: w.set, Pods: slices.Collect(maps.Values(w.pods))}}
+	s.sort()
+	return s
+}
+
+// Whatever happens, in each step: no second pod of an ordinal; in order, nothing is made above a pod that is not
+// available, and nothing is scaled away but the highest, one at a time; an update takes no more than maxUnavailable
+// (W3.42–W3.46, W3.61–W3.63). And when the world lets it, the set ends as its spec says.
+func TestRandomHistories(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := randomWorld(t)
+		for range rapid.IntRange(1, 60).Draw(t, "turns") {
+			w.random(t)
+			w.checkedSync(t)
+		}
+		w.converge(t)
+	})
+}
+
+func (w *world) checkedSync(t *rapid.T) {
+	before := w.look()
+	ordered := w.set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
+	had := maps.Clone(w.pods)
+	w.sync() // fails on a name that is taken, on a delete of what goes already
+	var made, condemned, updated []int
+	for name, p := range w.pods {
+		ordinal, _ := Ordinal("web", name)
+		switch old, there := had[name]; {
+		case !there:
+			made = append(made, ordinal)
+			if !inRange(w.set, ordinal) {
+				t.Fatalf("%s was made out of range", name)
+			}
+		case old.DeletionTimestamp == nil && p.DeletionTimestamp != nil && !inRange(w.set, ordinal):
+			condemned = append(condemned, ordinal)
+		case old.DeletionTimestamp == nil && p.DeletionTimestamp != nil && !terminal(p):
+			if !before.unavailable(old) || ordered {
+				updated = append(updated, ordinal)
+			}
+		}
+	}
+	if w.set.Status.CurrentReplicas < 0 || w.set.Status.UpdatedReplicas < 0 {
+		t.Fatalf("status %v", w.set.Status)
+	}
+	unavailable := replicas(w.set) - len(before.replicas)
+	for _, p := range before.replicas {
+		if before.unavailable(p.Pod) {
+			unavailable++
+		}
+	}
+	if budget, _ := maxUnavailable(w.set); len(updated) > max(0, budget-unavailable) {
+		t.Fatalf("an update takes %v, %d are unavailable, allowed are %d", updated, unavailable, budget)
+	}
+	if r := w.set.Spec.UpdateStrategy.RollingUpdate; r != nil && len(updated) > 0 && slices.Min(updated)-start(w.set) < partition(r) {
+		t.Fatalf("an update takes %v below the partition %d", updated, partition(r))
+	}
+	if w.set.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType && len(updated) > 0 {
+		t.Fatalf("OnDelete, and %v go", updated)
+	}
+	if !ordered {
+		return
+	}
+	if len(made)+len(condemned) > 1 || len(condemned) > 0 && len(updated) > 0 {
+		t.Fatalf("made %v, scaled away %v, updated %v at once", made, condemned, updated)
+	}
+	for _, p := range before.replicas {
+		for _, ordinal := range slices.Concat(made, condemned) {
+			if (p.ordinal < ordinal || slices.Contains(condemned, ordinal)) && before.unavailable(p.Pod) {
+				t.Fatalf("%d while %s is unavailable", ordinal, p.Name)
+			}
+		}
+	}
+	for _, p := range before.condemned {
+		if len(condemned) > 0 && p.ordinal > condemned[0] {
+			t.Fatalf("%d is scaled away before %s is gone", condemned[0], p.Name)
+		}
+	}
+}
+
+// converge lets nodes do their work until nothing changes, and compares with the spec.
+func (w *world) converge(t *rapid.T) {
+	for i := 0; ; i++ {
+		changed := w.sync()
+		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+			switch p := w.pods[name]; {
+			case p.DeletionTimestamp != nil:
+				w.remove(name)
+				changed = true
+			case !terminal(p) && !ready(p):
+				setReady(w.pod(name), w.now, true)
+				changed = true
+			}
+		}
+		if w.again > 0 {
+			w.now = w.now.Add(w.again)
+			changed = true
+		}
+		if !changed {
+			break
+		}
+		if i > 300 {
+			t.Fatalf("it does not come to rest: %s", w.sb.String())
+		}
+	}
+	var want []string
+	for i := range replicas(w.set) {
+		want = append(want, fmt.Sprint("web-", start(w.set)+i))
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(w.pods)); !slices.Equal(got, want) {
+		t.Fatalf("pods %v, want %v", got, want)
+	}
+	s := &w.set.Status
+	if n := int32(replicas(w.set)); s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n || s.ObservedGeneration != w.set.Generation {
+		t.Fatalf("status %+v of %d", s, n)
+	}
+	if w.set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
+		return
+	}
+	low := partition(w.set.Spec.UpdateStrategy.RollingUpdate)
+	image := w.set.Spec.Template.Spec.Containers[0].Image
+	for name, p := range w.pods {
+		if ordinal, _ := Ordinal("web", name); ordinal-start(w.set) >= low && p.Spec.Containers[0].Image != image {
+			t.Fatalf("%s runs %s, the template has %s", name, p.Spec.Containers[0].Image, image)
+		}
+	}
+	if low == 0 && s.CurrentRevision != s.UpdateRevision {
+		t.Fatalf("a rollout that ended has two revisions: %+v", s)
+	}
+	if limit := int(*w.set.Spec.RevisionHistoryLimit); low == 0 && len(w.revisions) > limit+1 {
+		t.Fatalf("%d revisions, limit %d", len(w.revisions), limit)
+	}
+}
+
+// A rollback ends where it said: with the pods, the revision and the hash of the template it went back to (W3.23).
+func TestRollback(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := randomWorld(t)
+		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType}
+		w.set.Spec.Replicas, w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(1, 5).Draw(t, "replicas")), ptr.To[int32](5)
+		w.converge(t)
+		first := w.set.Status.CurrentRevision
+		w.set.Spec.Template.Spec.Containers[0].Image = "two"
+		w.set.Generation++
+		for range rapid.IntRange(0, 20).Draw(t, "turns") { // somewhere on the way
+			w.checkedSync(t)
+			for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+				if p := w.pods[name]; p.DeletionTimestamp != nil {
+					w.remove(name)
+				} else {
+					setReady(w.pod(name), w.now, true)
+				}
+			}
+		}
+		w.set.Spec.Template.Spec.Containers[0].Image = "one"
+		w.set.Generation++
+		w.converge(t)
+		if w.set.Status.CurrentRevision != first || len(w.revisions) > 2 {
+			t.Fatalf("ended at %s of %d revisions, was at %s", w.set.Status.CurrentRevision, len(w.revisions), first)
+		}
+	})
+}
+
+// A set that wants two billion pods costs a plan no more than one of Burst (W0.42).
+func TestManyReplicas(t *testing.T) {
+	for _, policy := range []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement} {
+		w := newWorld(t)
+		w.setSpec("replicas: 2147483647\ntemplate: {spec: {containers: [{name: c, image: one}]}}")
+		w.set.Spec.PodManagementPolicy = policy
+		r, err := Revise(w.set, nil, 0, defaulted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Decide(Input{Now: w.now, Set: w.set, Current: r.Update, Update: r.Update, Claim: func(string) *corev1.PersistentVolumeClaim { return nil }})
+		want := map[appsv1.PodManagementPolicyType]int{appsv1.OrderedReadyPodManagement: 1, appsv1.ParallelPodManagement: Burst}[policy]
+		if err != nil || len(p.Stages) != 1 || len(p.Stages[0]) != want {
+			t.Errorf("%s: %d stages, %v; want one of %d", policy, len(p.Stages), err, want)
+		}
+	}
+}
