@@ -6,7 +6,6 @@ package revision
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"carob/internal/core/workload"
 )
 
 // HashLabel carries the hash of the data on revisions of StatefulSets (W3.20).
@@ -79,30 +80,7 @@ func Hash(data []byte, collisions *int32) string {
 	if collisions != nil {
 		h.Write(strconv.AppendInt(nil, int64(*collisions), 10))
 	}
-	return safe(h.Sum32())
-}
-
-// TemplateHash is the hash of a DaemonSet's revision (W0.62). It is taken from the template as its data writes it.
-func TemplateHash(data []byte, collisions *int32) string {
-	h := fnv.New32a()
-	h.Write(data)
-	if collisions != nil {
-		var eight [8]byte
-		binary.LittleEndian.PutUint32(eight[:], uint32(*collisions))
-		h.Write(eight[:])
-	}
-	return safe(h.Sum32())
-}
-
-// safe writes a hash without vowels and without digits that look like them (W0.62).
-func safe(sum uint32) string {
-	const digits = "456789bcdf"
-	text := strconv.FormatUint(uint64(sum), 10)
-	out := make([]byte, len(text))
-	for i := range text {
-		out[i] = digits[text[i]-'0']
-	}
-	return string(out)
+	return workload.SafeName(strconv.FormatUint(uint64(h.Sum32()), 10))
 }
 
 // Name is the name of the owner's revision with that hash.

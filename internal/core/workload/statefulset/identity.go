@@ -1,7 +1,6 @@
 package statefulset
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/workload"
 )
 
 // Kind is the kind of the owner.
@@ -58,19 +59,17 @@ func inRange(set *appsv1.StatefulSet, ordinal int) bool {
 func revisionOf(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
 // newPod returns the pod of an ordinal, made from a template (W3.6–W3.8).
-func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string, ordinal int) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: podName(set, ordinal), Namespace: set.Namespace, Labels: maps.Clone(t.Labels), Annotations: maps.Clone(t.Annotations),
-			Finalizers: slices.Clone(t.Finalizers), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, kind)},
-		},
-		Spec: *t.Spec.DeepCopy(),
+func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string, ordinal int) (*corev1.Pod, error) {
+	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: kind}, t)
+	if err != nil {
+		return nil, err
 	}
+	pod.Name, pod.GenerateName = podName(set, ordinal), ""
 	GiveIdentity(set, pod)
 	GiveStorage(set, pod)
 	pod.Labels[appsv1.StatefulSetRevisionLabel] = revision
 	pod.Spec.Hostname, pod.Spec.Subdomain = pod.Name, set.Spec.ServiceName
-	return pod
+	return pod, nil
 }
 
 // HasIdentity reports whether a pod carries the label that names it (W3.44).

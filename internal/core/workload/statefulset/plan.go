@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"carob/internal/core/workload"
 	"carob/internal/core/workload/revision"
 )
 
@@ -66,7 +67,7 @@ type Plan struct {
 	Stages  []Stage
 	InOrder bool
 	// Again is when to look once more though nothing changes; zero for never (W0.61).
-	Again time.Duration
+	Again time.Time
 	// Refused is why nothing is done, for the event UnknownStrategy (W3.64); empty when something may be.
 	Refused string
 
@@ -146,25 +147,25 @@ func (s *sync) sort() {
 }
 
 // count makes the status, and says when a pod that is ready becomes available (W3.70–W3.77).
-func (s *sync) count() (appsv1.StatefulSetStatus, time.Duration) {
+func (s *sync) count() (appsv1.StatefulSetStatus, time.Time) {
 	collisions := s.Collisions
 	status := appsv1.StatefulSetStatus{
 		ObservedGeneration: s.Set.Generation, CurrentRevision: s.Current.Name, UpdateRevision: s.Update.Name,
 		CollisionCount: &collisions, Conditions: slices.Clone(s.Set.Status.Conditions),
 	}
-	var again time.Duration
+	var again time.Time
 	for _, pod := range slices.Concat(s.replicas, s.condemned) {
 		if pod.Status.Phase == "" {
 			continue
 		}
 		status.Replicas++
-		if pod.Status.Phase == corev1.PodRunning && ready(pod.Pod) {
+		if pod.Status.Phase == corev1.PodRunning && workload.Ready(pod.Pod) {
 			status.ReadyReplicas++
-			if left := s.untilAvailable(pod.Pod); left <= 0 {
+			available, at := workload.Available(pod.Pod, s.Set.Spec.MinReadySeconds, s.Now)
+			if available {
 				status.AvailableReplicas++
-			} else if again == 0 || left < again {
-				again = left
 			}
+			again = workload.Earlier(again, at)
 		}
 		if pod.DeletionTimestamp == nil {
 			if revisionOf(pod.Pod) == s.Current.Name {
@@ -255,7 +256,10 @@ func (s *sync) create(ordinal int) (step Step, wait bool, err error) {
 	if err != nil {
 		return Step{}, false, err
 	}
-	pod := newPod(s.Set, t, r.Name, ordinal)
+	pod, err := newPod(s.Set, t, r.Name, ordinal)
+	if err != nil {
+		return Step{}, false, err
+	}
 	if s.stale(pod, ordinal) {
 		return Step{}, true, nil
 	}
@@ -303,7 +307,7 @@ func (s *sync) template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, 
 
 // tend says what happens to a pod in range, and whether higher ordinals have to wait for it.
 func (s *sync) tend(pod member) (step Step, wait bool) {
-	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded { // W3.41
+	if workload.Terminal(pod.Pod) { // W3.41
 		if pod.DeletionTimestamp == nil {
 			step = Step{Action: Delete, Pod: pod.Pod}
 		}
@@ -341,7 +345,7 @@ func (s *sync) tend(pod member) (step Step, wait bool) {
 func (s *sync) leave() (stage Stage, more bool) {
 	first := -1 // the first pod of the set that is unavailable; in order, replicas are not
 	for i, pod := range s.condemned {
-		if s.unavailable(pod.Pod) && !terminal(pod.Pod) {
+		if s.unavailable(pod.Pod) && !workload.Terminal(pod.Pod) {
 			first = i
 			break
 		}
@@ -352,7 +356,7 @@ func (s *sync) leave() (stage Stage, more bool) {
 			if s.ordered {
 				return nil, false
 			}
-		case s.ordered && i != first && s.unavailable(pod.Pod) && !terminal(pod.Pod):
+		case s.ordered && i != first && s.unavailable(pod.Pod) && !workload.Terminal(pod.Pod):
 			return nil, false
 		default:
 			stage = append(stage, Step{Action: Delete, Pod: pod.Pod})
@@ -387,7 +391,7 @@ func (s *sync) update() (Stage, error) {
 		}
 	}
 	if !s.ordered { // what serves nobody goes first, and costs nothing
-		walk(func(pod member) bool { return s.unavailable(pod.Pod) && !terminal(pod.Pod) })
+		walk(func(pod member) bool { return s.unavailable(pod.Pod) && !workload.Terminal(pod.Pod) })
 	}
 	walk(func(pod member) bool {
 		if budget <= 0 || s.unavailable(pod.Pod) {
@@ -413,44 +417,10 @@ func maxUnavailable(set *appsv1.StatefulSet) (int, error) {
 	return max(n, 1), nil
 }
 
-func terminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-}
-
 // unavailable reports whether a pod does not count for its ordinal: it goes, or is not ready for long enough.
 func (s *sync) unavailable(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || !ready(pod) || s.untilAvailable(pod) > 0
-}
-
-// untilAvailable is how long a ready pod still has to be ready for (W0.60); not above zero when it is available.
-func (s *sync) untilAvailable(pod *corev1.Pod) time.Duration {
-	least := time.Duration(s.Set.Spec.MinReadySeconds) * time.Second
-	if least == 0 {
-		return 0
-	}
-	since := readySince(pod)
-	if since.IsZero() {
-		return least
-	}
-	return since.Add(least).Sub(s.Now)
-}
-
-func ready(pod *corev1.Pod) bool {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
-func readySince(pod *corev1.Pod) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
+	available, _ := workload.Available(pod, s.Set.Spec.MinReadySeconds, s.Now)
+	return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || !available
 }
 
 // Changed reports whether a status has to be written (W3.77).

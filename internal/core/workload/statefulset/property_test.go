@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
+
+	"carob/internal/core/workload"
 )
 
 // random moves the world by something that users, nodes or time do.
@@ -37,7 +39,7 @@ func (w *world) random(t *rapid.T) {
 	case 3:
 		w.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: rapid.Int32Range(0, 3).Draw(t, "start")}
 	case 4, 5, 6:
-		if p := some(); p != nil && p.DeletionTimestamp == nil && !terminal(p) {
+		if p := some(); p != nil && p.DeletionTimestamp == nil && !workload.Terminal(p) {
 			setReady(p, w.now, true)
 		}
 	case 7:
@@ -119,7 +121,7 @@ func (w *world) checkedSync(t *rapid.T) {
 			}
 		case old.DeletionTimestamp == nil && p.DeletionTimestamp != nil && !inRange(w.set, ordinal):
 			condemned = append(condemned, ordinal)
-		case old.DeletionTimestamp == nil && p.DeletionTimestamp != nil && !terminal(p):
+		case old.DeletionTimestamp == nil && p.DeletionTimestamp != nil && !workload.Terminal(p):
 			if !before.unavailable(old) || ordered {
 				updated = append(updated, ordinal)
 			}
@@ -172,13 +174,13 @@ func (w *world) converge(t *rapid.T) {
 			case p.DeletionTimestamp != nil:
 				w.remove(name)
 				changed = true
-			case !terminal(p) && !ready(p):
+			case !workload.Terminal(p) && !workload.Ready(p):
 				setReady(w.pod(name), w.now, true)
 				changed = true
 			}
 		}
-		if w.again > 0 {
-			w.now = w.now.Add(w.again)
+		if w.again.After(w.now) {
+			w.now = w.again
 			changed = true
 		}
 		if !changed {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/workload"
 )
 
 // TestTranscripts runs the stories in testdata/transcripts. After each command but sync, syncs follow until one does
@@ -70,7 +72,7 @@ type world struct {
 	shown     string
 	quiet     bool
 	sb        strings.Builder
-	again     time.Duration
+	again     time.Time
 }
 
 func newWorld(t tester) *world {
@@ -289,8 +291,8 @@ func (w *world) sync() bool {
 		w.shown = s
 		w.sb.WriteString(s)
 	}
-	if w.again = p.Again; p.Again > 0 {
-		w.printf("again in %v", p.Again)
+	if w.again = p.Again; !p.Again.IsZero() {
+		w.printf("again in %v", p.Again.Sub(w.now))
 	}
 	for _, r := range Excess(w.set, w.revisions, in.Current, in.Update, in.Pods) {
 		w.printf("revision %s: deleted", w.names[r.Name])
@@ -364,7 +366,7 @@ func (w *world) show(what string) string {
 	case "pods":
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 			p := w.pods[name]
-			fmt.Fprintf(&sb, "%s: %s at %s ready=%v deleted=%v\n", name, p.Status.Phase, w.names[revisionOf(p)], ready(p), p.DeletionTimestamp != nil)
+			fmt.Fprintf(&sb, "%s: %s at %s ready=%v deleted=%v\n", name, p.Status.Phase, w.names[revisionOf(p)], workload.Ready(p), p.DeletionTimestamp != nil)
 		}
 	case "claims":
 		for _, name := range slices.Sorted(maps.Keys(w.claims)) {

@@ -1,0 +1,283 @@
+// Package daemonset decides what must happen to the pods and revisions of one DaemonSet, so that each node it is for
+// has one of its pods. The controller of DaemonSets drives it; it is a function of its arguments. Clauses are those of
+// docs/spec/workloads.md, W4.
+package daemonset
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload"
+)
+
+// Burst is how many pods one plan creates, and how many it deletes, at most (W4.3).
+const Burst = 250
+
+// The back-off of deleting pods that failed on a node (W4.34).
+const (
+	firstWait   = time.Second
+	longestWait = 15 * time.Minute
+)
+
+// Failure is when a pod that failed on a node was deleted last, and how long the next one waits.
+type Failure struct {
+	At   time.Time
+	Wait time.Duration
+}
+
+// expired reports whether a failure is so long ago that the next one counts as the first.
+func (f Failure) expired(now time.Time) bool { return now.Sub(f.At) > 2*longestWait }
+
+// Input is everything Decide may look at.
+type Input struct {
+	Now   time.Time
+	Set   *appsv1.DaemonSet // read only
+	Hash  string            // of the revision of the set's template
+	Pods  []*corev1.Pod     // those that the set controls
+	Nodes []*corev1.Node    // all
+	// Failures are those that earlier plans of this generation noted, by node.
+	Failures map[string]Failure
+}
+
+// Event is one to record on the set.
+type Event struct{ Type, Reason, Message string }
+
+// Plan is what has to be done now: nothing of it waits for anything else of it.
+type Plan struct {
+	Delete []*corev1.Pod
+	Create []string // nodes, for each of which Pod makes a pod
+	Events []Event
+	// Failures are to be given to the next plans of this generation.
+	Failures map[string]Failure
+	// Again is when to look once more though nothing changes; zero for never.
+	Again time.Time
+	// Status is the set's, as it stands before anything of the plan is done (W4.61–W4.66).
+	Status appsv1.DaemonSetStatus
+}
+
+// Decide returns what has to be done for a set (W4.30). It must not be asked about a set that is being deleted (W4.6).
+func Decide(in Input) (Plan, error) {
+	s := sync{Input: in, eligible: NewEligible(in.Set), nodes: map[string]*corev1.Node{}, on: map[string][]*corev1.Pod{}}
+	s.plan.Failures = map[string]Failure{}
+	for _, n := range in.Nodes {
+		s.nodes[n.Name] = n
+	}
+	for _, p := range in.Pods {
+		if workload.Terminal(p) && p.DeletionTimestamp != nil {
+			continue // on its way out (W4.31)
+		}
+		if node := Target(p); node != "" {
+			s.on[node] = append(s.on[node], p)
+		}
+	}
+	for _, pods := range s.on {
+		slices.SortFunc(pods, first)
+	}
+	s.count()
+	s.manage()
+	if len(s.plan.Create)+len(s.plan.Delete) == 0 && in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+		if err := s.rollout(); err != nil {
+			return s.plan, err
+		}
+	}
+	s.plan.Create = s.plan.Create[:min(len(s.plan.Create), Burst)]
+	s.plan.Delete = s.plan.Delete[:min(len(s.plan.Delete), Burst)]
+	return s.plan, nil
+}
+
+// sync is one decision on its way.
+type sync struct {
+	Input
+	eligible Eligible
+	nodes    map[string]*corev1.Node
+	on       map[string][]*corev1.Pod // by node, also by those that are gone
+	plan     Plan
+}
+
+func (s *sync) create(node string)       { s.plan.Create = append(s.plan.Create, node) }
+func (s *sync) delete(pod *corev1.Pod)   { s.plan.Delete = append(s.plan.Delete, pod) }
+func (s *sync) again(at time.Time)       { s.plan.Again = workload.Earlier(s.plan.Again, at) }
+func (s *sync) old(pod *corev1.Pod) bool { return !updated(s.Set, s.Hash, pod) }
+
+func (s *sync) available(pod *corev1.Pod) bool {
+	ok, at := workload.Available(pod, s.Set.Spec.MinReadySeconds, s.Now)
+	if !at.IsZero() {
+		s.again(at)
+	}
+	return ok
+}
+
+func (s *sync) tell(kind, reason, format string, pod *corev1.Pod, node string) {
+	s.plan.Events = append(s.plan.Events, Event{kind, reason, fmt.Sprintf(format, pod.Namespace, pod.Name, node)})
+}
+
+// names are the nodes that are there or have pods, in order, so that the same picture gives the same plan.
+func (s *sync) names() []string {
+	all := map[string]bool{}
+	for n := range s.nodes {
+		all[n] = true
+	}
+	for n := range s.on {
+		all[n] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// count makes the status (W4.61–W4.66).
+func (s *sync) count() {
+	st := s.Set.Status.DeepCopy()
+	st.ObservedGeneration = s.Set.Generation
+	st.DesiredNumberScheduled, st.CurrentNumberScheduled, st.NumberMisscheduled = 0, 0, 0
+	st.NumberReady, st.NumberAvailable, st.UpdatedNumberScheduled = 0, 0, 0
+	for name, node := range s.nodes {
+		pods := s.on[name]
+		if run, _ := s.eligible.Of(node); !run {
+			if len(pods) > 0 {
+				st.NumberMisscheduled++
+			}
+			continue
+		}
+		st.DesiredNumberScheduled++
+		if len(pods) == 0 {
+			continue
+		}
+		st.CurrentNumberScheduled++
+		if workload.Ready(pods[0]) {
+			st.NumberReady++
+			if s.available(pods[0]) {
+				st.NumberAvailable++
+			}
+		}
+		if !s.old(pods[0]) {
+			st.UpdatedNumberScheduled++
+		}
+	}
+	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
+	s.plan.Status = *st
+}
+
+// manage gives each node that wants a pod one, and takes from the others what they have (W4.33–W4.40).
+func (s *sync) manage() {
+	for _, name := range s.names() {
+		node, pods := s.nodes[name], s.on[name]
+		if node == nil {
+			for _, p := range pods { // nothing will ever bind them
+				if p.Spec.NodeName == "" && p.DeletionTimestamp == nil {
+					s.delete(p)
+				}
+			}
+			continue
+		}
+		switch run, stay := s.eligible.Of(node); {
+		case run && len(pods) == 0:
+			s.create(name)
+		case stay:
+			s.tend(name, pods, run)
+		default:
+			for _, p := range pods {
+				if p.DeletionTimestamp == nil {
+					s.delete(p)
+				}
+			}
+		}
+	}
+}
+
+// tend looks after the pods of a node where they may stay.
+func (s *sync) tend(node string, pods []*corev1.Pod, run bool) {
+	var running []*corev1.Pod
+	for _, p := range pods {
+		switch {
+		case p.DeletionTimestamp != nil:
+		case p.Status.Phase == corev1.PodFailed:
+			if s.mayDeleteFailed(node) {
+				s.tell(corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p, node)
+				s.delete(p)
+			}
+		case p.Status.Phase == corev1.PodSucceeded:
+			s.tell(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p, node)
+			s.delete(p)
+		default:
+			running = append(running, p)
+		}
+	}
+	if !surges(s.Set) {
+		for _, p := range running[min(1, len(running)):] {
+			s.delete(p)
+		}
+		return
+	}
+	if len(running) == 0 {
+		if run {
+			s.create(node)
+		}
+		return
+	}
+	s.tendSurge(running)
+}
+
+// tendSurge keeps of the pods of a node the oldest new and the oldest old one, the old one until the new one can
+// take its place (W4.38).
+func (s *sync) tendSurge(running []*corev1.Pod) {
+	if len(running) < 2 {
+		return
+	}
+	var newer, older *corev1.Pod
+	for _, p := range running {
+		keep := &newer
+		if p.Labels[appsv1.ControllerRevisionHashLabelKey] != s.Hash {
+			keep = &older
+		}
+		if *keep == nil {
+			*keep = p
+		} else {
+			s.delete(p)
+		}
+	}
+	if newer != nil && older != nil && (!workload.Ready(older) || s.available(newer)) {
+		s.delete(older)
+	}
+}
+
+// mayDeleteFailed reports whether a failed pod may be deleted on a node now: each time later than the time before
+// (W4.34). A plan deletes one on each node at most.
+func (s *sync) mayDeleteFailed(node string) bool {
+	if _, did := s.plan.Failures[node]; did {
+		s.again(s.Now.Add(s.plan.Failures[node].Wait))
+		return false
+	}
+	f, known := s.Failures[node]
+	if known && f.expired(s.Now) {
+		known = false
+	}
+	if known && s.Now.Sub(f.At) < f.Wait {
+		s.again(f.At.Add(f.Wait))
+		return false
+	}
+	wait := firstWait
+	if known {
+		wait = min(2*f.Wait, longestWait)
+	}
+	s.plan.Failures[node] = Failure{At: s.Now, Wait: wait}
+	return true
+}
+
+// Forget drops failures that do not count any more.
+func Forget(failures map[string]Failure, now time.Time) {
+	maps.DeleteFunc(failures, func(_ string, f Failure) bool { return f.expired(now) })
+}
+
+// Changed reports whether a status has to be written.
+func Changed(before, after *appsv1.DaemonSetStatus) bool {
+	return before.ObservedGeneration < after.ObservedGeneration || cmp.Or(
+		cmp.Compare(before.DesiredNumberScheduled, after.DesiredNumberScheduled), cmp.Compare(before.CurrentNumberScheduled, after.CurrentNumberScheduled),
+		cmp.Compare(before.NumberMisscheduled, after.NumberMisscheduled), cmp.Compare(before.NumberReady, after.NumberReady),
+		cmp.Compare(before.UpdatedNumberScheduled, after.UpdatedNumberScheduled), cmp.Compare(before.NumberAvailable, after.NumberAvailable),
+		cmp.Compare(before.NumberUnavailable, after.NumberUnavailable)) != 0
+}

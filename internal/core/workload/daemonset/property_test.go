@@ -1,0 +1,228 @@
+package daemonset
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"carob/internal/core/workload"
+)
+
+func randomWorld(t *rapid.T) *world {
+	w := newWorld(t)
+	w.setSpec("template: {spec: {containers: [{name: c, image: one}], nodeSelector: {is: in}}}")
+	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
+	w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(0, 2).Draw(t, "limit"))
+	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
+	case 0:
+		w.set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	case 1:
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromString(rapid.SampledFrom([]string{"1%", "50%", "100%"}).Draw(t, "maxUnavailable")))
+	case 2:
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(0))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(rapid.Int32Range(1, 2).Draw(t, "maxSurge")))
+	}
+	for i := range rapid.IntRange(0, 4).Draw(t, "nodes") {
+		w.randomNode(t, fmt.Sprint("n", i))
+	}
+	return w
+}
+
+func (w *world) randomNode(t *rapid.T, name string) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"is": rapid.SampledFrom([]string{"in", "in", "in", "out"}).Draw(t, "label")}}}
+	if effect := rapid.SampledFrom([]string{"", "", "", "NoSchedule", "NoExecute", "PreferNoSchedule"}).Draw(t, "taint"); effect != "" {
+		n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffect(effect)}}
+	}
+	w.nodes[name] = n
+}
+
+// random moves the world by something that users, nodes or time do.
+func (w *world) random(t *rapid.T) {
+	some := func() *corev1.Pod {
+		if len(w.pods) == 0 {
+			return nil
+		}
+		return w.pod(rapid.SampledFrom(slices.Sorted(maps.Keys(w.pods))).Draw(t, "pod"))
+	}
+	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	case 0:
+		w.set.Spec.Template.Spec.Containers[0].Image = rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "image")
+		w.set.Generation++
+		w.template()
+	case 1, 2:
+		w.randomNode(t, fmt.Sprint("n", rapid.IntRange(0, 5).Draw(t, "node")))
+	case 3:
+		delete(w.nodes, fmt.Sprint("n", rapid.IntRange(0, 5).Draw(t, "node")))
+	case 4, 5, 6:
+		if p := some(); p != nil && p.DeletionTimestamp == nil && !workload.Terminal(p) {
+			w.setReady(p, true)
+		}
+	case 7:
+		if p := some(); p != nil && p.Status.Phase == corev1.PodRunning {
+			w.setReady(p, false)
+		}
+	case 8, 9:
+		if p := some(); p != nil && p.DeletionTimestamp != nil {
+			delete(w.pods, p.Name)
+		}
+	case 10:
+		if p := some(); p != nil {
+			w.setReady(p, false)
+			p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase")
+		}
+	case 11:
+		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+	}
+}
+
+// Whatever happens, in each step: no node gets a second pod, but by a surge one of each revision; an update takes no
+// more than maxUnavailable; a surge makes no more than maxSurge beside those that serve (W4.33–W4.38, W4.53, W4.54).
+// And when the world lets it, each node that the set is for has exactly one pod, of its template.
+func TestRandomHistories(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := randomWorld(t)
+		for range rapid.IntRange(1, 60).Draw(t, "turns") {
+			w.random(t)
+			w.checkedSync(t)
+		}
+		w.converge(t)
+	})
+}
+
+func (w *world) availablePod(p *corev1.Pod) bool {
+	ok, _ := workload.Available(p, w.set.Spec.MinReadySeconds, w.now)
+	return ok
+}
+
+// live are the pods of each node that nobody deletes.
+func (w *world) live(pods map[string]*corev1.Pod) map[string][]*corev1.Pod {
+	on := map[string][]*corev1.Pod{}
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		if p := pods[name]; p.DeletionTimestamp == nil {
+			on[Target(p)] = append(on[Target(p)], p)
+		}
+	}
+	return on
+}
+
+func (w *world) checkedSync(t *rapid.T) {
+	had := maps.Clone(w.pods)
+	before := w.live(had)
+	w.sync() // fails when a pod is deleted twice
+	after, eligible, surge := w.live(w.pods), NewEligible(w.set), surges(w.set)
+	r, err := Revise(w.set, w.revisions, nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	extra := 0
+	for node, pods := range after {
+		for _, p := range pods {
+			if had[p.Name] != nil {
+				continue
+			}
+			if n := w.nodes[node]; n == nil {
+				t.Fatalf("a pod was made for %s, which is gone", node)
+			} else if run, _ := eligible.Of(n); !run {
+				t.Fatalf("a pod was made for %s, which is not one of the set's", node)
+			}
+			if len(before[node]) > 0 && !surge || len(before[node]) > 1 {
+				t.Fatalf("%s gets %s beside %d pods", node, p.Name, len(before[node]))
+			}
+			if !surge && slices.ContainsFunc(slices.Collect(maps.Values(had)), func(o *corev1.Pod) bool { return Target(o) == node && !workload.Terminal(o) }) {
+				t.Fatalf("%s gets %s before the one there is gone", node, p.Name)
+			}
+			if len(before[node]) == 1 && w.availablePod(before[node][0]) {
+				extra++
+			}
+			if !updated(w.set, HashOf(r.Current), p) {
+				t.Fatalf("%s is made of an old revision", p.Name)
+			}
+		}
+	}
+	if rolling := w.set.Spec.UpdateStrategy.RollingUpdate; surge && extra > int(rolling.MaxSurge.IntVal) {
+		t.Fatalf("%d extra pods at once, allowed are %v", extra, rolling.MaxSurge)
+	}
+	// What an update takes: pods that served, on nodes that the set is for, without another in their place.
+	taken, unavailable, desired := 0, 0, 0
+	for node, n := range w.nodes {
+		run, _ := eligible.Of(n)
+		if !run {
+			continue
+		}
+		desired++
+		served := slices.ContainsFunc(before[node], w.availablePod)
+		serves := slices.ContainsFunc(after[node], w.availablePod)
+		switch {
+		case served && !serves:
+			taken++
+		case !served:
+			unavailable++
+		}
+	}
+	budget := 0
+	if rolling := w.set.Spec.UpdateStrategy.RollingUpdate; rolling != nil && !surge {
+		budget, _ = scaled(rolling.MaxUnavailable, desired)
+		budget = max(0, max(1, budget)-unavailable)
+	}
+	if taken > budget {
+		t.Fatalf("an update takes %d, %d are unavailable, allowed are %d more", taken, unavailable, budget)
+	}
+}
+
+// converge lets nodes do their work until nothing changes, and compares with the spec.
+func (w *world) converge(t *rapid.T) {
+	for i := 0; ; i++ {
+		changed := w.sync()
+		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+			switch p := w.pods[name]; {
+			case p.DeletionTimestamp != nil || w.nodes[Target(p)] == nil: // the node, or the garbage collection
+				delete(w.pods, name)
+				changed = true
+			case !workload.Terminal(p) && !workload.Ready(p):
+				w.setReady(w.pod(name), true)
+				changed = true
+			}
+		}
+		if w.again.After(w.now) {
+			w.now = w.again
+			changed = true
+		}
+		if !changed {
+			break
+		}
+		if i > 300 {
+			t.Fatalf("it does not come to rest: %s", w.sb.String())
+		}
+	}
+	on, eligible := w.live(w.pods), NewEligible(w.set)
+	desired := int32(0)
+	for name, node := range w.nodes {
+		run, stay := eligible.Of(node)
+		switch n := len(on[name]); {
+		case run && n != 1, !stay && n != 0, n > 1:
+			t.Fatalf("%s has %d pods", name, n)
+		}
+		if run {
+			desired++
+			if p := on[name][0]; w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && p.Spec.Containers[0].Image != w.set.Spec.Template.Spec.Containers[0].Image {
+				t.Fatalf("%s runs %s", name, p.Spec.Containers[0].Image)
+			}
+		}
+	}
+	s := &w.set.Status
+	if s.DesiredNumberScheduled != desired || s.NumberAvailable != desired || s.CurrentNumberScheduled != desired || s.NumberUnavailable != 0 || s.ObservedGeneration != w.set.Generation {
+		t.Fatalf("status %+v of %d", s, desired)
+	}
+	if w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && s.UpdatedNumberScheduled != desired {
+		t.Fatalf("status %+v of %d", s, desired)
+	}
+}

@@ -1,0 +1,100 @@
+package daemonset
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/revision"
+)
+
+// Revising is what has to happen to the revisions before pods are looked at, in this order.
+type Revising struct {
+	// Label are revisions that lack the label with their hash; it becomes their name.
+	Label []*appsv1.ControllerRevision
+	// Current is the revision of the set's template; with Create it has to be created.
+	Current *appsv1.ControllerRevision
+	Create  bool
+	// Relabel are pods that carry the hash of a duplicate: they get the current one's.
+	Relabel []*corev1.Pod
+	// Duplicates hold the same as Current, and are deleted.
+	Duplicates []*appsv1.ControllerRevision
+	// Raise is the number that Current has to get; 0 when it has the right one.
+	Raise int64
+	// Old are all others.
+	Old []*appsv1.ControllerRevision
+}
+
+// HashOf is the hash by which pods name a revision: its label, or its name when it has none.
+func HashOf(r *appsv1.ControllerRevision) string {
+	if h, ok := r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; ok {
+		return h
+	}
+	return r.Name
+}
+
+// Revise finds the revision of the set's template among those that the set controls, or makes one (W4.60a, W4.60b).
+func Revise(set *appsv1.DaemonSet, revisions []*appsv1.ControllerRevision, pods []*corev1.Pod) (Revising, error) {
+	data, err := revision.Data(&set.Spec.Template)
+	if err != nil {
+		return Revising{}, err
+	}
+	var r Revising
+	for _, x := range revision.Sorted(revisions) {
+		if _, ok := x.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; !ok {
+			r.Label = append(r.Label, x)
+		}
+		switch {
+		case !revision.Holds(x, data):
+			r.Old = append(r.Old, x)
+		default:
+			if r.Current != nil {
+				r.Duplicates = append(r.Duplicates, r.Current)
+			}
+			r.Current = x // the one with the highest number stays
+		}
+	}
+	next := revision.Highest(r.Old) + 1
+	if r.Current == nil {
+		hash := workload.TemplateHash(&set.Spec.Template, set.Status.CollisionCount)
+		r.Current, r.Create = revision.New(set, kind, &set.Spec.Template, data, next, appsv1.DefaultDaemonSetUniqueLabelKey, hash), true
+		return r, nil
+	}
+	if r.Current.Revision < next {
+		r.Raise = next
+	}
+	for _, d := range r.Duplicates {
+		for _, p := range pods {
+			if h := p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; h == HashOf(d) && h != HashOf(r.Current) {
+				r.Relabel = append(r.Relabel, p)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Same reports whether a revision that is stored is the one that was to be created.
+func Same(stored, wanted *appsv1.ControllerRevision) bool {
+	return revision.Holds(stored, wanted.Data.Raw)
+}
+
+// Excess are the old revisions that the history limit leaves no room for, lowest number first. Those that pods were
+// made from stay (W4.60c).
+func Excess(set *appsv1.DaemonSet, old []*appsv1.ControllerRevision, pods []*corev1.Pod) []*appsv1.ControllerRevision {
+	limit := 10
+	if set.Spec.RevisionHistoryLimit != nil {
+		limit = int(*set.Spec.RevisionHistoryLimit)
+	}
+	live := map[string]bool{}
+	for _, p := range pods {
+		live[p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
+	}
+	var list []*appsv1.ControllerRevision
+	over := len(old) - limit
+	for _, r := range revision.Sorted(old) {
+		if len(list) < over && !live[HashOf(r)] {
+			list = append(list, r)
+		}
+	}
+	return list
+}
