@@ -26,7 +26,6 @@ var pure = map[string]string{
 	"unicode/utf8":                                  "texts",
 	"encoding/binary":                               "values from and to bytes",
 	"encoding/json":                                 "values from and to texts",
-	"encoding/binary":                               "values from and to bytes",
 	"bytes":                                         "values",
 	"encoding/base64":                               "values from and to texts",
 	"crypto/sha256":                                 "a hash of the input",
