@@ -76,7 +76,7 @@ func Decide(in Input) (Plan, error) {
 			s.on[node] = append(s.on[node], p)
 		}
 	}
-	for _, pods := range s.on {
+	for _, pods := range s.on { // any order: each list is sorted by itself
 		slices.SortFunc(pods, first)
 	}
 	s.count()
@@ -119,14 +119,9 @@ func (s *sync) tell(kind, reason, format string, pod *corev1.Pod, node string) {
 
 // names are the nodes that are there or have pods, in order, so that the same picture gives the same plan.
 func (s *sync) names() []string {
-	all := map[string]bool{}
-	for n := range s.nodes {
-		all[n] = true
-	}
-	for n := range s.on {
-		all[n] = true
-	}
-	return slices.Sorted(maps.Keys(all))
+	all := append(slices.Sorted(maps.Keys(s.nodes)), slices.Sorted(maps.Keys(s.on))...)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // count makes the status (W4.61–W4.66).
@@ -135,7 +130,7 @@ func (s *sync) count() {
 	st.ObservedGeneration = s.Set.Generation
 	st.DesiredNumberScheduled, st.CurrentNumberScheduled, st.NumberMisscheduled = 0, 0, 0
 	st.NumberReady, st.NumberAvailable, st.UpdatedNumberScheduled = 0, 0, 0
-	for name, node := range s.nodes {
+	for name, node := range s.nodes { // any order: it counts
 		pods := s.on[name]
 		if run, _ := s.eligible.Of(node); !run {
 			if len(pods) > 0 {

@@ -9,13 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"carob/internal/core/placement"
 	"carob/internal/core/workload"
 )
 
 // Kind is the kind of the owner.
-var kind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+func Kind() schema.GroupVersionKind { return appsv1.SchemeGroupVersion.WithKind("DaemonSet") }
 
 // generationLabel carries the generation of the template on pods (W4.2).
 const generationLabel = "pod-template-generation"
@@ -57,7 +58,7 @@ func tolerate(spec *corev1.PodSpec) []corev1.Toleration {
 
 // Pod returns the pod of a set for one node (W4.17–W4.19), to be created.
 func Pod(set *appsv1.DaemonSet, hash, node string) (*corev1.Pod, error) {
-	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: kind}, &set.Spec.Template)
+	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: Kind()}, &set.Spec.Template)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+func podKind() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("Pod") }
 
 // Claims is what has to be done about the claims of one pod.
 type Claims struct {
@@ -84,7 +84,7 @@ func (in *Input) stale(pod *corev1.Pod, ordinal int) bool {
 	}
 	for i := range in.Set.Spec.VolumeClaimTemplates {
 		claim := in.Claim(claimName(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal))
-		if claim != nil && staleRef(claim, pod, podKind) {
+		if claim != nil && staleRef(claim, pod, podKind()) {
 			return true
 		}
 	}
@@ -121,9 +121,9 @@ func foreign(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *
 	}
 	return slices.ContainsFunc(claim.OwnerReferences, func(ref metav1.OwnerReference) bool {
 		switch {
-		case names(ref, set, kind):
+		case names(ref, set, Kind()):
 			return ref.UID != set.UID
-		case names(ref, pod, podKind):
+		case names(ref, pod, podKind()):
 			return ref.UID != pod.UID
 		default:
 			return ref.Controller != nil && *ref.Controller
@@ -143,7 +143,7 @@ func wanted(set *appsv1.StatefulSet, pod *corev1.Pod) (bySet, byPod bool) {
 
 // owned reports whether the owners of a claim are as the policy says, or not ours to change.
 func owned(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
-	if staleRef(claim, set, kind) || staleRef(claim, pod, podKind) {
+	if staleRef(claim, set, Kind()) || staleRef(claim, pod, podKind()) {
 		return true // it went with an earlier set or pod; the garbage collector has it
 	}
 	var bySet, byPod bool
@@ -169,15 +169,15 @@ func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *core
 		return claim, false
 	}
 	others := slices.DeleteFunc(slices.Clone(claim.OwnerReferences), func(ref metav1.OwnerReference) bool {
-		return names(ref, set, kind) || names(ref, pod, podKind)
+		return names(ref, set, Kind()) || names(ref, pod, podKind())
 	})
 	if !foreign(claim, set, pod) {
 		bySet, byPod := wanted(set, pod)
 		if byPod {
-			others = append(others, *metav1.NewControllerRef(pod, podKind))
+			others = append(others, *metav1.NewControllerRef(pod, podKind()))
 		}
 		if bySet {
-			others = append(others, *metav1.NewControllerRef(set, kind))
+			others = append(others, *metav1.NewControllerRef(set, Kind()))
 		}
 	}
 	claim = claim.DeepCopy()

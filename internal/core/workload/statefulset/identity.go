@@ -8,12 +8,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"carob/internal/core/workload"
 )
 
 // Kind is the kind of the owner.
-var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+func Kind() schema.GroupVersionKind { return appsv1.SchemeGroupVersion.WithKind("StatefulSet") }
 
 // Ordinal returns the ordinal of the set's pod of that name, and whether it is one (W3.5).
 func Ordinal(set, pod string) (int, bool) {
@@ -60,7 +61,7 @@ func revisionOf(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRe
 
 // newPod returns the pod of an ordinal, made from a template (W3.6–W3.8).
 func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string, ordinal int) (*corev1.Pod, error) {
-	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: kind}, t)
+	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: Kind()}, t)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func Revise(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, col
 		return Revising{Update: newest}, nil
 	}
 	hash := revision.Hash(data, &collisions)
-	return Revising{Update: revision.New(set, kind, &set.Spec.Template, data, next, revision.HashLabel, hash), Create: true}, nil
+	return Revising{Update: revision.New(set, Kind(), &set.Spec.Template, data, next, revision.HashLabel, hash), Create: true}, nil
 }
 
 // Rename gives a revision whose name is taken the name for another count of collisions (W3.22).
