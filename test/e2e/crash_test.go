@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/base/testwait"
 )
 
 // TestKilledCarobKeepsContainers: kill -9 while pods run, start again: no
@@ -73,18 +75,7 @@ func (c *cluster) kill(t *testing.T) {
 // waitNoProcess waits until no process has text in its command line.
 func waitNoProcess(t *testing.T, text string) {
 	t.Helper()
-	for {
-		pid := findProcess(t, text)
-		if pid == 0 {
-			return
-		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue // ended between the look and the open
-		}
-		pollIn(t, fd)
-		unix.Close(fd)
-	}
+	testwait.For(t, "no process has "+text, func() bool { return findProcess(t, text) == 0 })
 }
 
 func findProcess(t *testing.T, text string) int {

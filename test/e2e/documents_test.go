@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,9 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // The manifests of documents 002 and 003 run under the documents' own image
@@ -233,30 +233,22 @@ func TestDocumentLiveness(t *testing.T) {
 
 func get(t *testing.T, url string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var res *http.Response
 	// A server needs a moment between the start of its process and its listen.
-	for {
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			select {
-			case <-ctx.Done():
-				t.Fatalf("get %s: %v", url, err)
-			case <-time.After(20 * time.Millisecond):
-			}
-			continue
-		}
-		b, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil {
-			t.Fatalf("get %s: %v", url, err)
-		}
-		return string(b)
+	testwait.Until(t, "get "+url, func() (err error) {
+		res, err = http.DefaultClient.Do(req) //nolint:bodyclose // below
+		return err
+	})
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatalf("get %s: %v", url, err)
 	}
+	return string(b)
 }
 
 func firstWord(s string) string {

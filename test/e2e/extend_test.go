@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"carob/internal/base/testwait"
 )
 
 // A pod extends the API: its webhooks are asked about objects, convert custom
@@ -91,17 +92,13 @@ func (e *extender) in(t *testing.T, args ...string) string {
 // until tries again what takes effect a moment after it was stored.
 func (e *extender) until(t *testing.T, what string, done func(out string, err error) bool, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
+	testwait.Until(t, what, func() error {
 		out, err := e.tryKubectl("", append([]string{"--namespace=" + extensionNamespace}, args...)...)
 		if done(out, err) {
-			return
+			return nil
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("%s: never; last: %s %v", what, out, err)
-		}
-	}
+		return fmt.Errorf("%s %w", out, err)
+	})
 }
 
 // refused is an answer of kubectl with this error.

@@ -1,14 +1,16 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // writeFile puts a file in place in one step, as tools that write manifests do.
@@ -26,17 +28,14 @@ func writeFile(t *testing.T, path, text string) {
 // become waits for a condition of a pod that others delete and make anew meanwhile.
 func (c *cluster) become(t *testing.T, pod, condition string) corev1.Pod {
 	t.Helper()
-	var last error
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if _, last = c.tryKubectl("", "wait", "pod/"+pod, "--for=create", "--timeout=10s"); last != nil {
-			continue
+	testwait.Until(t, pod+": "+condition, func() error {
+		if _, err := c.tryKubectl("", "wait", "pod/"+pod, "--for=create", "--timeout=10s"); err != nil {
+			return err
 		}
-		if _, last = c.tryKubectl("", "wait", "pod/"+pod, "--for="+condition, "--timeout=10s"); last == nil {
-			return c.pod(t, pod)
-		}
-	}
-	t.Fatal(last)
-	return corev1.Pod{}
+		_, err := c.tryKubectl("", "wait", "pod/"+pod, "--for="+condition, "--timeout=10s")
+		return err
+	})
+	return c.pod(t, pod)
 }
 
 func staticManifest(version string) string {
@@ -212,17 +211,14 @@ func TestUnusedImagesGo(t *testing.T) {
 	c.wait(t, "pod/stays", "condition=Ready")
 	c.wait(t, "pod/goes", "condition=Ready")
 	c.kubectl(t, "delete", "pod", "goes", "--grace-period=1")
-	for end := time.Now().Add(patience); ; {
+	testwait.Until(t, "an unused image goes", func() error {
 		left := c.carob(t, "image", "ls")
 		contains(t, "images", left, "busybox")
-		if !strings.Contains(left, "nginx") {
-			break
+		if strings.Contains(left, "nginx") {
+			return errors.New(left)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("an unused image stays:\n%s", left)
-		}
-		c.tryKubectl("", "wait", "pod/stays", "--for=delete", "--timeout=2s") //nolint:errcheck // only passes time
-	}
+		return nil
+	})
 	c.kubectl(t, "exec", "stays", "--", "true")
 }
 
@@ -243,9 +239,7 @@ spec:
 `, "apply", "-f", "-")
 	shared.remove(t, "model")
 	shared.wait(t, "pod/model", "condition=Ready")
-	for end := time.Now().Add(patience); !strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") && time.Now().Before(end); {
-		shared.tryKubectl("", "wait", "pod/model", "--for=delete", "--timeout=1s") //nolint:errcheck // only passes time
-	}
+	testwait.For(t, "it has tried to write", func() bool { return strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") })
 	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox", "Read-only file system", "wrote 1")
 	contains(t, "events", strings.Join(shared.events(t, "model"), "\n"), `Pulling image "nginx:1.26"`)
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/testwait"
 )
 
 var bg = context.Background()
@@ -273,9 +275,7 @@ func TestLostLine(t *testing.T) {
 	s, _ := w.r.sandbox(sb)
 	old := s.line()
 	old.conn.Close()
-	for s.line() == old {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.For(t, "another line", func() bool { return s.line() != old })
 	w.stop(id, 20)
 	if st := w.wait(id); st.ExitCode != 3 {
 		t.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
@@ -396,9 +396,7 @@ func TestEvents(t *testing.T) {
 	defer cancel()
 	events := make(chan *cri.ContainerEventResponse, 100)
 	go w.r.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) { events <- e })
-	for !w.r.events.wanted() {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.For(t, "a subscriber", w.r.events.wanted)
 	sb, sbc := w.sandbox("events")
 	id := w.run(sb, sbc, "c", shell("exit 2"))
 	w.wait(id)

@@ -1,0 +1,58 @@
+// Package testwait is for tests only: it waits for what nothing announces, a process of
+// another program for instance, or a server that begins to listen. Whoever can wait for an
+// event, or in virtual time (testing/synctest), must not use it.
+package testwait
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Limit bounds every wait. It is no expectation of speed: a test that gets this far has failed.
+const Limit = 2 * time.Minute
+
+// Pauses between two looks: short at first, so that a test of something quick is quick.
+const (
+	firstPause = time.Millisecond
+	lastPause  = 250 * time.Millisecond
+)
+
+var errNotYet = errors.New("it is not so")
+
+// For waits until ok says yes, and fails the test when that is not so within Limit.
+func For(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	Until(t, what, func() error {
+		if ok() {
+			return nil
+		}
+		return errNotYet
+	})
+}
+
+// Until tries until there is no error, and fails the test with the last one after Limit.
+// It ends early with the test's context.
+func Until(t testing.TB, what string, try func() error) {
+	t.Helper()
+	limit := time.NewTimer(Limit)
+	defer limit.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	wait := firstPause
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		pause.Reset(wait)
+		wait = min(2*wait, lastPause)
+		select {
+		case <-pause.C:
+		case <-t.Context().Done():
+			t.Fatalf("%s: the test ended; the last try: %v", what, err)
+		case <-limit.C:
+			t.Fatalf("%s: not within %v: %v", what, Limit, err)
+		}
+	}
+}
