@@ -20,7 +20,7 @@ func undriven() map[schema.GroupResource]string {
 	}
 	for group, resources := range map[string][]string{
 		"":      {"replicationcontrollers"},
-		"apps":  {"deployments", "replicasets", "statefulsets", "daemonsets"},
+		"apps":  {"deployments", "replicasets"},
 		"batch": {"jobs", "cronjobs"},
 	} {
 		for _, r := range resources {

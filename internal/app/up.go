@@ -308,7 +308,8 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.parts.start(ctx, "scheduler", sched.Run)
-	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig})
+	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{
+		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig, DefaultStatefulSet: defaults.StatefulSet})
 	if err != nil {
 		return err
 	}

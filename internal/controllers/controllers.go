@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -21,6 +22,7 @@ import (
 	"carob/internal/controllers/accounttokens"
 	"carob/internal/controllers/bootstrap"
 	"carob/internal/controllers/certificates"
+	"carob/internal/controllers/daemonset"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
@@ -33,6 +35,7 @@ import (
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/servicecidr"
 	"carob/internal/controllers/source"
+	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
 )
 
@@ -43,6 +46,8 @@ type Options struct {
 	Signer certificates.Signer
 	// SecretToken makes the tokens that Secrets hold; nil leaves such Secrets empty.
 	SecretToken accounttokens.Signer
+	// DefaultStatefulSet fills in what a set leaves out, as the API server does.
+	DefaultStatefulSet func(*appsv1.StatefulSet)
 	// As returns the way to the API as another user. Each controller acts as its own
 	// service account, system:serviceaccount:kube-system:NAME, which has the rights
 	// that it needs and no others. nil: all act as the user of the manager's config.
@@ -118,11 +123,14 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
 	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name), source.ConfigMaps(watcher, rootca.Name)
 	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
+	statefulSets, daemonSets := source.StatefulSets(watcher), source.DaemonSets(watcher)
+	revisions, claims := source.Revisions(watcher), source.VolumeClaims(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
-		watches:   []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets},
-		events:    record.NewBroadcaster(),
-		synced:    make(chan struct{}),
+		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
+			statefulSets, daemonSets, revisions, claims},
+		events: record.NewBroadcaster(),
+		synced: make(chan struct{}),
 	}
 	for _, part := range []struct {
 		identity string
@@ -149,6 +157,14 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"disruption-controller", func(c Clients) (controller, error) {
 			return disruption.New(c.Kubernetes, m.recorder("controllermanager"), m.inventory, budgets, pods)
+		}},
+		{"statefulset-controller", func(c Clients) (controller, error) {
+			return statefulset.New(c.Kubernetes, m.recorder("statefulset-controller"),
+				statefulset.Watches{Sets: statefulSets, Pods: pods, Claims: claims, Revisions: revisions}, o.DefaultStatefulSet)
+		}},
+		{"daemon-set-controller", func(c Clients) (controller, error) {
+			return daemonset.New(c.Kubernetes, m.recorder("daemonset-controller"),
+				daemonset.Watches{Sets: daemonSets, Pods: pods, Nodes: nodes, Revisions: revisions})
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

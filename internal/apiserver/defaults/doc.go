@@ -55,7 +55,7 @@ func registerApps(s *runtime.Scheme) {
 	add(s, replicationController)
 	add(s, deployment)
 	add(s, replicaSet)
-	add(s, statefulSet)
+	add(s, StatefulSet)
 	add(s, daemonSet)
 }
 

@@ -36,7 +36,8 @@ func replicaSet(r *appsv1.ReplicaSet) {
 	podTemplate(&r.Spec.Template)
 }
 
-func statefulSet(s *appsv1.StatefulSet) {
+// StatefulSet fills in what a StatefulSet leaves out; its controller does so to compare revisions of older releases.
+func StatefulSet(s *appsv1.StatefulSet) {
 	orDefault(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	if s.Spec.UpdateStrategy.Type == "" {
 		s.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType

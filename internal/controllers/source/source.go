@@ -144,6 +144,29 @@ func ReplicationControllers(c kubernetes.Interface) *Watch {
 	return newWatch(c, c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{}, fields.Everything(), slimMeta, byNamespace())
 }
 
+// StatefulSets watches all stateful sets, indexed by namespace.
+func StatefulSets(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AppsV1().StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}, fields.Everything(), slimMeta, byNamespace())
+}
+
+// DaemonSets watches all daemon sets, indexed by namespace.
+func DaemonSets(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AppsV1().DaemonSets(metav1.NamespaceAll), &appsv1.DaemonSet{}, fields.Everything(), slimMeta, byNamespace())
+}
+
+// Revisions watches all controller revisions, indexed ByController and by namespace.
+func Revisions(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AppsV1().ControllerRevisions(metav1.NamespaceAll), &appsv1.ControllerRevision{}, fields.Everything(), slimMeta, byController())
+}
+
+// VolumeClaims watches all persistent volume claims, indexed by namespace.
+func VolumeClaims(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{}, fields.Everything(), slimMeta, byNamespace())
+}
+
+// OnNode are the pods of a node. The watch is indexed ByNode.
+func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w, ByNode, node) }
+
 func byNamespace() cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }

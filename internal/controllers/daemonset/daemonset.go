@@ -1,0 +1,272 @@
+// Package daemonset runs DaemonSets: it drives core/workload/daemonset. The controller manager runs it; it must never
+// decide what a set needs.
+package daemonset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/daemonset"
+)
+
+// workers is how many sets are looked at side by side (W4.3).
+const workers = 2
+
+// Watches are what the controller plans by. Pods and Revisions are indexed ByController, Pods also ByNode, Sets by
+// namespace.
+type Watches struct{ Sets, Pods, Nodes, Revisions *source.Watch }
+
+// Controller drives DaemonSets. Its key is a set's namespace/name.
+type Controller struct {
+	*loop.Loop
+	Watches
+	keeper *children.Keeper
+
+	mu       sync.Mutex
+	failures map[string]failures // by key
+}
+
+// failures are the failed pods of one generation of a set (W4.34).
+type failures struct {
+	uid        types.UID
+	generation int64
+	nodes      map[string]daemonset.Failure
+}
+
+// New returns a controller.
+func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
+	c := &Controller{Watches: w, failures: map[string]failures{}}
+	c.Loop = loop.New("daemonset", workers, c.reconcile)
+	fresh, err := freshness.New(c.Add, w.Sets, w.Pods, w.Revisions)
+	if err != nil {
+		return nil, fmt.Errorf("daemonset: %w", err)
+	}
+	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: w.Pods}
+	if err := children.OnPods(w.Pods, w.Sets, daemonset.Kind().Kind, selects, c.Add); err != nil {
+		return nil, fmt.Errorf("daemonset: watch pods: %w", err)
+	}
+	if err := loop.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+		return nil, fmt.Errorf("daemonset: watch sets: %w", err)
+	}
+	if err := w.Nodes.OnChange(c.nodeChanged); err != nil {
+		return nil, fmt.Errorf("daemonset: watch nodes: %w", err)
+	}
+	if err := w.Revisions.OnChange(c.revisionChanged); err != nil {
+		return nil, fmt.Errorf("daemonset: watch revisions: %w", err)
+	}
+	return c, nil
+}
+
+func selects(owner metav1.Object, l labels.Set) bool {
+	set, ok := owner.(*appsv1.DaemonSet)
+	if !ok {
+		return false
+	}
+	s, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	return err == nil && s.Matches(l)
+}
+
+// nodeChanged wakes the sets that a node concerns (W4.4). That a node is gone shows by its pods.
+func (c *Controller) nodeChanged(before, after metav1.Object) {
+	node, ok := after.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if old, ok := before.(*corev1.Node); ok && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+		return
+	}
+	there := map[types.UID]bool{} // sets that have a pod on the node
+	for _, p := range source.OnNode(c.Pods, node.Name) {
+		if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+			there[ref.UID] = true
+		}
+	}
+	for _, obj := range c.Sets.Objects().List() {
+		set, ok := obj.(*appsv1.DaemonSet)
+		if !ok {
+			continue
+		}
+		run, stay := daemonset.NewEligible(set).Of(node)
+		if has := there[set.UID]; run && !has || has && (!stay || set.Status.NumberMisscheduled > 0) {
+			c.Add(set.Namespace + "/" + set.Name)
+		}
+	}
+}
+
+// revisionChanged wakes the set of a revision that changes or goes, not that of one that appears (W4.5, W12.41); and
+// those that match an orphan.
+func (c *Controller) revisionChanged(before, after metav1.Object) {
+	wake := func(o metav1.Object) bool {
+		if o == nil {
+			return false
+		}
+		ref := metav1.GetControllerOfNoCopy(o)
+		if ref == nil {
+			return false
+		}
+		key := o.GetNamespace() + "/" + ref.Name
+		if set := source.Get[*appsv1.DaemonSet](c.Sets, key); before != nil && set != nil && set.UID == ref.UID {
+			c.Add(key)
+		}
+		return true
+	}
+	wake(before)
+	if wake(after) || after == nil {
+		return
+	}
+	if before != nil && labels.Equals(before.GetLabels(), after.GetLabels()) && metav1.GetControllerOfNoCopy(before) == nil {
+		return
+	}
+	for _, set := range source.Namespaced[*appsv1.DaemonSet](c.Sets, after.GetNamespace()) {
+		if selects(set, after.GetLabels()) {
+			c.Add(set.Namespace + "/" + set.Name)
+		}
+	}
+}
+
+// turn is one look at one set.
+type turn struct {
+	*Controller
+	owner children.Owner
+	set   *appsv1.DaemonSet
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if !c.keeper.Fresh.Fresh(key) {
+		return 0, nil // woken when it is
+	}
+	set := source.Get[*appsv1.DaemonSet](c.Sets, key)
+	if set == nil {
+		c.mu.Lock()
+		delete(c.failures, key)
+		c.mu.Unlock()
+		return 0, nil
+	}
+	if equality.Semantic.DeepEqual(set.Spec.Selector, &metav1.LabelSelector{}) { // W4.6
+		c.keeper.Events.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		return 0, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil || set.DeletionTimestamp != nil {
+		return 0, nil //nolint:nilerr // validation lets no such selector in; another try changes nothing
+	}
+	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key}, set}
+	again, err := t.run(ctx, selector)
+	if children.NamespaceEnds(err) {
+		return again, nil // W0.40
+	}
+	return again, err
+}
+
+func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration, error) {
+	pods, err := t.pods(ctx, selector)
+	if err != nil {
+		return 0, err
+	}
+	hash, old, err := t.revise(ctx, selector, pods)
+	if err != nil {
+		return 0, fmt.Errorf("failed to construct revisions of DaemonSet: %w", err)
+	}
+	in := daemonset.Input{Now: time.Now(), Set: t.set, Hash: hash, Pods: pods, Failures: t.failed()}
+	for _, obj := range t.Nodes.Objects().List() {
+		if n, ok := obj.(*corev1.Node); ok {
+			in.Nodes = append(in.Nodes, n)
+		}
+	}
+	plan, failed := daemonset.Decide(in)
+	if failed == nil {
+		failed = t.do(ctx, &plan, hash)
+	}
+	if failed == nil {
+		failed = t.forget(ctx, daemonset.Excess(t.set, old, pods))
+	}
+	err = errors.Join(failed, t.store(ctx, &plan.Status))
+	if plan.Again.IsZero() {
+		return 0, err
+	}
+	return max(time.Until(plan.Again), time.Millisecond), err
+}
+
+// do creates and deletes what the plan says (W4.41).
+func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
+	for _, e := range plan.Events {
+		t.keeper.Events.Event(t.set, e.Type, e.Reason, e.Message)
+	}
+	t.remember(plan.Failures)
+	_, created := t.keeper.CreatePods(ctx, t.owner, len(plan.Create), func(i int) (*corev1.Pod, error) {
+		return daemonset.Pod(t.set, hash, plan.Create[i])
+	})
+	return errors.Join(created, t.keeper.DeletePods(ctx, t.owner, plan.Delete))
+}
+
+// failed returns the failures of the set's generation (W4.34).
+func (t turn) failed() map[string]daemonset.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f, ok := t.failures[t.owner.Key]
+	if !ok || f.uid != t.set.UID || f.generation != t.set.Status.ObservedGeneration {
+		return nil
+	}
+	daemonset.Forget(f.nodes, time.Now())
+	return maps.Clone(f.nodes)
+}
+
+func (t turn) remember(nodes map[string]daemonset.Failure) {
+	if len(nodes) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.failures[t.owner.Key]
+	if f.uid != t.set.UID || f.generation != t.set.Status.ObservedGeneration {
+		f = failures{t.set.UID, t.set.Status.ObservedGeneration, map[string]daemonset.Failure{}}
+	}
+	maps.Copy(f.nodes, nodes)
+	t.failures[t.owner.Key] = f
+}
+
+func (t turn) live(ctx context.Context) (metav1.Object, error) {
+	return t.keeper.Client.AppsV1().DaemonSets(t.set.Namespace).Get(ctx, t.set.Name, metav1.GetOptions{})
+}
+
+// pods returns the set's pods, after adopting and releasing.
+func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod, error) {
+	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*corev1.Pod](t.Pods, t.set), nil)
+	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))
+}
+
+// store writes the status (W4.68). A conflict is none: the newer set is on its way, and wakes the key.
+func (t turn) store(ctx context.Context, status *appsv1.DaemonSetStatus) error {
+	if !daemonset.Changed(&t.set.Status, status) {
+		return nil
+	}
+	set := t.set.DeepCopy()
+	set.Status = *status
+	stored, err := t.keeper.Client.AppsV1().DaemonSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
+	if children.Stale(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("store the status of DaemonSet %s: %w", t.owner.Key, err)
+	}
+	t.keeper.Fresh.Wrote(t.owner.Key, t.Sets, stored)
+	return nil
+}

@@ -1,0 +1,146 @@
+package daemonset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/daemonset"
+)
+
+// revise stores the revision of the set's template if need be, and returns its hash and the older revisions (W4.60a,
+// W4.60b).
+func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string, old []*appsv1.ControllerRevision, err error) {
+	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
+	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
+	revisions, err := children.Settle(ctx, t.keeper, t.owner, claims, children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
+		Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
+			return api.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		}})
+	if err != nil {
+		return "", nil, err
+	}
+	r, err := daemonset.Revise(t.set, revisions, pods)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, x := range r.Label {
+		hash := daemonset.HashOf(x)
+		if err := t.change(ctx, x, func(x *appsv1.ControllerRevision) {
+			metav1.SetMetaDataLabel(&x.ObjectMeta, appsv1.DefaultDaemonSetUniqueLabelKey, hash)
+		}); err != nil {
+			return "", nil, err
+		}
+	}
+	if r.Create {
+		stored, err := t.create(ctx, r.Current)
+		if err != nil {
+			return "", nil, err
+		}
+		return daemonset.HashOf(stored), r.Old, nil
+	}
+	hash = daemonset.HashOf(r.Current)
+	for _, p := range r.Relabel {
+		if err := t.relabel(ctx, p, hash); err != nil {
+			return "", nil, err
+		}
+	}
+	if err := t.forget(ctx, r.Duplicates); err != nil {
+		return "", nil, err
+	}
+	if r.Raise != 0 {
+		err = t.change(ctx, r.Current, func(x *appsv1.ControllerRevision) { x.Revision = r.Raise })
+	}
+	return hash, r.Old, err
+}
+
+// change stores a change of a revision, read anew: another change may have been made in this turn.
+func (t turn) change(ctx context.Context, r *appsv1.ControllerRevision, f func(*appsv1.ControllerRevision)) error {
+	api := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace)
+	live, err := api.Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look at revision %s: %w", r.Name, err)
+	}
+	f(live)
+	stored, err := api.Update(ctx, live, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("change revision %s: %w", r.Name, err)
+	}
+	t.keeper.Fresh.Wrote(t.owner.Key, t.Revisions, stored)
+	return nil
+}
+
+// create stores a new revision. If its name is taken by another one, the set's collision count is raised, and
+// another look makes another name.
+func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
+	api := t.keeper.Client.AppsV1()
+	made, err := api.ControllerRevisions(r.Namespace).Create(ctx, r, metav1.CreateOptions{})
+	if err == nil {
+		t.keeper.Fresh.Wrote(t.owner.Key, t.Revisions, made)
+		return made, nil
+	}
+	if !apierrors.IsAlreadyExists(err) || children.NamespaceEnds(err) {
+		return nil, fmt.Errorf("create revision %s: %w", r.Name, err)
+	}
+	there, getErr := api.ControllerRevisions(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if getErr != nil {
+		return nil, fmt.Errorf("look at revision %s, whose name is taken: %w", r.Name, getErr)
+	}
+	if daemonset.Same(there, r) {
+		return there, nil
+	}
+	set, getErr := api.DaemonSets(r.Namespace).Get(ctx, t.set.Name, metav1.GetOptions{})
+	if getErr != nil {
+		return nil, fmt.Errorf("look at DaemonSet %s: %w", t.owner.Key, getErr)
+	}
+	known, stored := ptr.Deref(t.set.Status.CollisionCount, 0), ptr.Deref(set.Status.CollisionCount, 0)
+	if known != stored || set.UID != t.set.UID {
+		return nil, fmt.Errorf("found a stale collision count (%d, expected %d) of DaemonSet %q while processing; will retry until it is updated", known, stored, t.set.Name)
+	}
+	set.Status.CollisionCount = ptr.To(stored + 1)
+	if set, getErr = api.DaemonSets(r.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{}); getErr != nil {
+		return nil, fmt.Errorf("raise the collision count of DaemonSet %s: %w", t.owner.Key, getErr)
+	}
+	t.keeper.Fresh.Wrote(t.owner.Key, t.Sets, set)
+	return nil, fmt.Errorf("create revision %s: %w", r.Name, err)
+}
+
+// relabel gives a pod the hash of the revision that stays.
+func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
+	if err != nil {
+		return err
+	}
+	patched, err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if children.Stale(err) {
+		return nil // it is gone
+	}
+	if err != nil {
+		return fmt.Errorf("relabel pod %s: %w", pod.Name, err)
+	}
+	t.keeper.Fresh.Wrote(t.owner.Key, t.Pods, patched)
+	return nil
+}
+
+// forget deletes revisions that nobody needs any more.
+func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
+	for _, r := range revisions {
+		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
+		if err != nil && !children.Stale(err) {
+			return fmt.Errorf("delete revision %s: %w", r.Name, err)
+		}
+		t.keeper.Fresh.Deleted(t.owner.Key, t.Revisions, r)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package statefulset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"carob/internal/controllers/children"
+	"carob/internal/core/workload/statefulset"
+)
+
+// tries is how often a pod or claim is read again after a conflict (W3.44).
+const tries = 4
+
+// tell records what became of a pod (W3.80–W3.82). The end of the namespace is no news (W0.40).
+func (t turn) tell(verb string, pod *corev1.Pod, err error) {
+	switch {
+	case err == nil:
+		t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod.Name, t.set.Name)
+	case !children.NamespaceEnds(err):
+		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name, t.set.Name, err)
+	}
+}
+
+func (t turn) step(ctx context.Context, s statefulset.Step) error {
+	switch s.Action {
+	case statefulset.Create:
+		return t.create(ctx, s)
+	case statefulset.Delete:
+		return t.delete(ctx, s.Pod)
+	case statefulset.Repair:
+		err := t.repair(ctx, s)
+		t.tell("Update", s.Pod, err)
+		return err
+	case statefulset.Supply:
+		return t.supply(ctx, s)
+	}
+	return fmt.Errorf("unknown action %q", s.Action)
+}
+
+func (t turn) create(ctx context.Context, s statefulset.Step) error {
+	if err := t.makeClaims(ctx, s); err != nil {
+		t.tell("Create", s.Pod, err)
+		return err
+	}
+	made, err := t.keeper.Client.CoreV1().Pods(s.Pod.Namespace).Create(ctx, s.Pod, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) && !children.NamespaceEnds(err) {
+		return fmt.Errorf("create pod %s: %w", s.Pod.Name, err) // tried again until the name is free (W3.49)
+	}
+	owner := s.Pod
+	if err == nil {
+		t.keeper.Fresh.Wrote(t.owner.Key, t.Pods, made)
+		owner = made
+	}
+	if err := t.ownClaims(ctx, s, owner); err != nil {
+		t.tell("Update", s.Pod, err)
+		return err
+	}
+	t.tell("Create", s.Pod, err)
+	return err
+}
+
+func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
+	// By its UID: a pod of the same name that came later is not meant.
+	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	if err != nil && !children.Stale(err) {
+		t.tell("Delete", pod, err)
+		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
+	}
+	t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
+	t.tell("Delete", pod, nil)
+	return nil
+}
+
+// repair gives a pod its identity, its volumes, and its claims their owners (W3.44).
+func (t turn) repair(ctx context.Context, s statefulset.Step) error {
+	if err := t.makeClaims(ctx, s); err != nil {
+		return err
+	}
+	if err := t.ownClaims(ctx, s, s.Pod); err != nil {
+		return err
+	}
+	return again(func() error {
+		pod, err := t.keeper.Client.CoreV1().Pods(s.Pod.Namespace).Get(ctx, s.Pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.UID != s.Pod.UID {
+			return apierrors.NewNotFound(corev1.Resource("pods"), s.Pod.Name)
+		}
+		if !statefulset.HasIdentity(pod) {
+			statefulset.GiveIdentity(t.set, pod)
+		}
+		if !statefulset.HasStorage(t.set, pod) {
+			statefulset.GiveStorage(t.set, pod)
+		}
+		if pod, err = t.keeper.Client.CoreV1().Pods(pod.Namespace).Update(ctx, pod, metav1.UpdateOptions{}); err == nil {
+			t.keeper.Fresh.Wrote(t.owner.Key, t.Pods, pod)
+		}
+		return err
+	})
+}
+
+// supply makes the claims of a pod that waits for them, and gives claims their owners (W3.43).
+func (t turn) supply(ctx context.Context, s statefulset.Step) error {
+	if err := t.makeClaims(ctx, s); err != nil {
+		return err
+	}
+	err := t.ownClaims(ctx, s, s.Pod)
+	if err != nil {
+		t.tell("Update", s.Pod, err)
+	}
+	return err
+}
+
+// again calls f until it is not in conflict with somebody else, a few times.
+func again(f func() error) error {
+	var err error
+	for range tries {
+		if err = f(); !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	return err
+}
+
+// makeClaims creates the claims that are missing (W3.83, W3.84). One that is being deleted is an error (W3.48).
+func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
+	var errs []error
+	for _, claim := range s.Claims.Create {
+		made, err := t.keeper.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			t.keeper.Fresh.Wrote(t.owner.Key, t.Claims, made)
+			t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", claim.Name, s.Pod.Name, t.set.Name)
+			continue
+		case !apierrors.IsAlreadyExists(err) && !children.NamespaceEnds(err):
+			t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s",
+				claim.Name, s.Pod.Name, t.set.Name, err)
+		}
+		errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", claim.Name, err))
+	}
+	for _, name := range s.Claims.Going {
+		errs = append(errs, fmt.Errorf("pvc %s is being deleted", name))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+// ownClaims gives claims the owners that the retention policy says, by the pod that mounts them (W3.85, W3.91–W3.95).
+func (t turn) ownClaims(ctx context.Context, s statefulset.Step, pod *corev1.Pod) error {
+	for _, name := range s.Claims.Foreign {
+		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "ConflictingController",
+			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name)
+	}
+	var errs []error
+	api := t.keeper.Client.CoreV1().PersistentVolumeClaims(t.set.Namespace)
+	for _, name := range s.Claims.Own {
+		err := again(func() error {
+			claim, err := api.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil // it is made again by another look
+			}
+			if err != nil {
+				return err
+			}
+			owned, changed := statefulset.Own(claim, t.set, pod)
+			if !changed {
+				return nil
+			}
+			if owned, err = api.Update(ctx, owned, metav1.UpdateOptions{}); err == nil {
+				t.keeper.Fresh.Wrote(t.owner.Key, t.Claims, owned)
+			}
+			return err
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("could not update claim %s for delete policy ownerRefs: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
