@@ -26,27 +26,27 @@ import (
 const (
 	bundleLogEnd    = 4 << 20 // bytes of the log's end
 	bundleTimelines = 200     // pods
-	bundlePatience  = time.Minute
+	bundleTimeout   = time.Minute
 )
 
 func (r *root) bundleCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Gather what helps to find a fault into one file, without secrets",
-		Long: `Gather what helps to find a fault into one tar.gz: version, flags, status, the end
-of the log, timelines of pods, nodes, pods, events, metrics, and what carob has on
-this host: firewall rules, cgroups, mounts. It works on a carob that does not run,
-too, with what is there then.
+		Short: "Collect information for troubleshooting in one file, without secrets",
+		Long: `Collect information for troubleshooting in one tar.gz file: version, flags,
+status, the end of the log, timelines of pods, nodes, pods, events, metrics, and
+carob's firewall rules, cgroups, and mounts on this host. If carob is not running,
+the file contains what is available then.
 
-Secrets, config maps, tokens, keys and the values of environment variables are left
-out, wherever they appear. Names of namespaces, pods and images are in it: look
-through it before you give it away.`,
+Secrets, ConfigMaps, tokens, keys, and the values of environment variables are
+removed wherever they appear. The file contains names of namespaces, pods, and
+images: review it before you share it.`,
 		Example: `  carob support-bundle
-  carob support-bundle --output-file fault.tar.gz`,
+  carob support-bundle --output-file problem.tar.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), bundlePatience)
+			ctx, cancel := context.WithTimeout(cmd.Context(), bundleTimeout)
 			defer cancel()
 			in, err := r.instance()
 			if err != nil {
@@ -69,30 +69,30 @@ through it before you give it away.`,
 					}
 				}
 			}
-			b.gather(ctx)
+			b.collect(ctx)
 			if err := b.write(file); err != nil {
-				return fmt.Errorf("write the bundle: %w", err)
+				return fmt.Errorf("write support bundle: %w", err)
 			}
 			for _, p := range b.problems {
-				fmt.Fprintf(r.errOut, "not in it: %s\n", p)
+				fmt.Fprintf(r.errOut, "not included: %s\n", p)
 			}
-			fmt.Fprintf(r.out, "%s: %d files. Secrets were left out; look through it before you give it away.\n",
+			fmt.Fprintf(r.out, "%s: %d files, without secrets. Review it before you share it.\n",
 				file, len(b.files))
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&file, "output-file", "", "file to write (default carob-support-NAME-TIME.tar.gz here)")
+	cmd.Flags().StringVar(&file, "output-file", "", "file to write (default carob-support-NAME-TIME.tar.gz in the current directory)")
 	_ = cmd.MarkFlagFilename("output-file", "tar.gz")
 	return cmd
 }
 
-// bundle is what is gathered. Values that are secret are learned first; objects and
-// texts are redacted when all of them are known.
+// bundle is the collected information. Secret values are learned first; objects and texts are
+// redacted when all of them are known.
 type bundle struct {
 	in      instance.Instance
 	version Version
-	cluster kubernetes.Interface                                   // nil: it does not run
-	raw     func(ctx context.Context, path string) ([]byte, error) // of the API server
+	cluster kubernetes.Interface                                   // nil if the cluster does not run
+	raw     func(ctx context.Context, path string) ([]byte, error) // reads a path of the API server
 
 	redact   redactor
 	objects  []bundled
@@ -102,7 +102,7 @@ type bundle struct {
 
 type bundled struct {
 	name string
-	what any // an object, or text as []byte
+	what any // an object, or a text as []byte
 }
 
 func (b *bundle) add(name string, what any) { b.objects = append(b.objects, bundled{name, what}) }
@@ -111,17 +111,17 @@ func (b *bundle) problem(what string, err error) {
 	b.problems = append(b.problems, what+": "+b.redact.text(message(err)))
 }
 
-func (b *bundle) gather(ctx context.Context) {
+func (b *bundle) collect(ctx context.Context) {
 	b.add("version.json", b.version)
 	if b.cluster != nil {
 		if err := b.learnSecrets(ctx); err != nil {
-			// Without them nobody can say what of the rest is secret.
-			b.problem("all that the cluster has to say, for what is secret in it can't be known", err)
+			// Without the values of secrets, the rest cannot be redacted.
+			b.problem("all data of the cluster, because its secrets cannot be read and removed", err)
 		} else {
-			b.gatherCluster(ctx)
+			b.collectCluster(ctx)
 		}
 	}
-	b.gatherHost(ctx)
+	b.collectHost(ctx)
 	for _, o := range b.objects {
 		text, isText := o.what.([]byte)
 		var err error
@@ -141,11 +141,12 @@ func (b *bundle) gather(ctx context.Context) {
 	}
 }
 
-// learnSecrets reads the values of secrets, and of the environment of pods, to leave them out of all texts.
+// learnSecrets reads the values of secrets and of the environment of pods, to remove them from all
+// texts.
 func (b *bundle) learnSecrets(ctx context.Context) error {
 	secrets, err := b.cluster.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("%w (while secrets were listed)", err)
+		return fmt.Errorf("%w (while listing secrets)", err) // "secrets: …" would be redacted
 	}
 	for _, s := range secrets.Items {
 		for _, v := range s.Data {
@@ -180,7 +181,7 @@ func (b *bundle) learnEnvironment(spec *corev1.PodSpec) {
 	}
 }
 
-func (b *bundle) gatherCluster(ctx context.Context) {
+func (b *bundle) collectCluster(ctx context.Context) {
 	core := b.cluster.CoreV1()
 	nodes, err := core.Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -215,7 +216,7 @@ func (b *bundle) gatherCluster(ctx context.Context) {
 		}
 		for i, p := range pods.Items {
 			if i == bundleTimelines {
-				b.problem("timelines", fmt.Errorf("there are %d pods, the first %d are in it", len(pods.Items), bundleTimelines))
+				b.problem("timelines", fmt.Errorf("there are %d pods, the bundle has the first %d", len(pods.Items), bundleTimelines))
 				break
 			}
 			if p.Spec.NodeName != "" {
@@ -227,7 +228,7 @@ func (b *bundle) gatherCluster(ctx context.Context) {
 	}
 }
 
-func (b *bundle) gatherHost(ctx context.Context) {
+func (b *bundle) collectHost(ctx context.Context) {
 	var flags map[string]any
 	text, err := os.ReadFile(filepath.Join(b.in.DataDir, "flags.json"))
 	if err == nil {
@@ -248,7 +249,7 @@ func (b *bundle) gatherHost(ctx context.Context) {
 		"/proc/version", "/proc/meminfo", "/proc/loadavg",
 		"/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/etc/os-release",
 	} {
-		if text, err := os.ReadFile(f); err == nil { // not every kernel has all
+		if text, err := os.ReadFile(f); err == nil { // not every kernel has all of them
 			b.add("host"+f, text)
 		}
 	}
@@ -275,7 +276,7 @@ func (b *bundle) gatherHost(ctx context.Context) {
 	}
 }
 
-// ownLines are the lines of a file that speak of this instance.
+// ownLines returns the lines of a file that refer to this instance.
 func (b *bundle) ownLines(file string) []byte {
 	text, _ := os.ReadFile(file) // procfs
 	var own []byte
@@ -287,7 +288,7 @@ func (b *bundle) ownLines(file string) []byte {
 	return own
 }
 
-// nftTables keeps the tables of one name: the rules of others are nobody's business.
+// nftTables keeps the tables with one name; the rules of others are not collected.
 func nftTables(ruleset []byte, name string) []byte {
 	var own []byte
 	in := false
@@ -302,7 +303,7 @@ func nftTables(ruleset []byte, name string) []byte {
 	return own
 }
 
-// cgroupsBelow lists the cgroups of an instance with their figures.
+// cgroupsBelow lists the cgroups of an instance with their usage and limits.
 func cgroupsBelow(mount, root string) []byte {
 	var out strings.Builder
 	hierarchies := []string{mount}
@@ -331,7 +332,7 @@ func cgroupsBelow(mount, root string) []byte {
 	return []byte(out.String())
 }
 
-// fileEnd is the end of a file, from the beginning of a line on.
+// fileEnd returns the end of a file, starting at the beginning of a line.
 func fileEnd(name string, most int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -351,10 +352,10 @@ func fileEnd(name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// write makes the archive, readable by its owner only, or leaves nothing.
+// write creates the archive, readable by its owner only, or leaves no file.
 func (b *bundle) write(file string) (err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil { // also when there is one: it may be another's
+	if err != nil { // also if the file exists: it may belong to somebody else
 		return err
 	}
 	defer func() {

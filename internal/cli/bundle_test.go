@@ -22,7 +22,8 @@ import (
 	"carob/internal/base/instance"
 )
 
-// TestBundleHasNoSecrets plants secrets wherever they may be and looks for them in all that is gathered.
+// TestBundleHasNoSecrets puts secrets wherever they can be and looks for them in everything that is
+// collected.
 func TestBundleHasNoSecrets(t *testing.T) {
 	const (
 		password = `correct "horse" \battery`
@@ -61,7 +62,7 @@ func TestBundleHasNoSecrets(t *testing.T) {
 	b := &bundle{in: in, cluster: cluster, raw: func(_ context.Context, path string) ([]byte, error) {
 		return fmt.Appendf(nil, `{"path":%q,"error":%q}`, path, "exec: "+password), nil
 	}}
-	b.gather(t.Context())
+	b.collect(t.Context())
 	all := unpacked(t, b)
 	for _, name := range []string{"version.json", "flags.json", "carob.log", "pods.json", "nodes.json", "events.json", "metrics/apiserver.txt", "metrics/node-n.txt", "timeline/shop/web.json", "host/mounts.txt", "host/cgroups.txt"} {
 		if all[name] == "" && !strings.HasPrefix(name, "host/") {
@@ -85,8 +86,8 @@ func TestBundleHasNoSecrets(t *testing.T) {
 	}
 }
 
-// TestBundleThatMayNotLook: who can't know what is secret gathers nothing of the cluster.
-func TestBundleThatMayNotLook(t *testing.T) {
+// A user who may not list secrets gets no data of the cluster.
+func TestBundleWithoutRightToListSecrets(t *testing.T) {
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir()}, "n")
 	if err != nil {
 		t.Fatal(err)
@@ -96,10 +97,10 @@ func TestBundleThatMayNotLook(t *testing.T) {
 		return true, nil, errors.New("forbidden")
 	})
 	b := &bundle{in: in, cluster: cluster, raw: func(context.Context, string) ([]byte, error) {
-		t.Error("it asks the cluster")
+		t.Error("it queries the cluster")
 		return nil, nil
 	}}
-	b.gather(t.Context())
+	b.collect(t.Context())
 	all := unpacked(t, b)
 	if all["pods.json"] != "" || !strings.Contains(all["problems.txt"], "forbidden") {
 		t.Errorf("%v", all)

@@ -15,9 +15,9 @@ import (
 	"carob/internal/base/instance"
 )
 
-// kubeconfigPath finds the cluster: --kubeconfig, else --data-dir or its variable, else
-// $KUBECONFIG, else the default data directory. The empty string leaves the
-// choice to client-go ($KUBECONFIG may be a list).
+// kubeconfigPath finds the cluster: --kubeconfig, then --data-dir or its variable, then
+// $KUBECONFIG, then the default data directory. The empty string leaves the choice to client-go
+// ($KUBECONFIG may be a list).
 func (r *root) kubeconfigPath() (string, error) {
 	if r.kubeconfig != "" {
 		return r.kubeconfig, nil
@@ -28,7 +28,7 @@ func (r *root) kubeconfigPath() (string, error) {
 	return r.adminKubeconfig()
 }
 
-// adminKubeconfig is the admin kubeconfig in the data directory of a cluster here.
+// adminKubeconfig is the admin kubeconfig in the data directory of a local cluster.
 func (r *root) adminKubeconfig() (string, error) {
 	in, err := r.instance()
 	if err != nil {
@@ -36,16 +36,16 @@ func (r *root) adminKubeconfig() (string, error) {
 	}
 	if _, err := os.Stat(in.Kubeconfig); err != nil {
 		if errors.Is(err, os.ErrPermission) {
-			return "", fmt.Errorf("%s can only be read by root: use sudo, or `%s` as root for a copy of your own", in.Kubeconfig, r.try("kubeconfig"))
+			return "", fmt.Errorf("only root can read %s: use sudo, or run `%s` as root to get your own copy", in.Kubeconfig, r.try("kubeconfig"))
 		}
-		return "", fmt.Errorf("no cluster in %s: start one with `%s`, or name another with --data-dir or --kubeconfig (`carob ls` shows them)",
+		return "", fmt.Errorf("no cluster in %s: start one with `%s`, or choose another with --data-dir or --kubeconfig (`carob ls` lists them)",
 			in.DataDir, r.try("up"))
 	}
 	return in.Kubeconfig, nil
 }
 
-// clusterPath is kubeconfigPath for a command that speaks to the cluster: one of
-// this machine must be running.
+// clusterPath is kubeconfigPath for commands that connect to the cluster: a local cluster must be
+// running.
 func (r *root) clusterPath() (string, error) {
 	path, err := r.kubeconfigPath()
 	if err != nil {
@@ -82,12 +82,12 @@ func (r *root) client() (*kubernetes.Clientset, error) {
 	}
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	return c, nil
 }
 
-// oneNode is the node named, or the only one there is.
+// oneNode returns the named node, or the only node.
 func oneNode(ctx context.Context, c kubernetes.Interface, name string) (string, error) {
 	if name != "" {
 		return name, nil
@@ -102,10 +102,10 @@ func oneNode(ctx context.Context, c kubernetes.Interface, name string) (string, 
 	case 1:
 		return list.Items[0].Name, nil
 	}
-	return "", fmt.Errorf("the cluster has %d nodes: say which with --node", len(list.Items))
+	return "", fmt.Errorf("the cluster has %d nodes: choose one with --node", len(list.Items))
 }
 
-// agentPath asks the node agent through the API server.
+// agentPath sends a request to the node agent through the API server.
 func agentPath(c kubernetes.Interface, verb, node string, path ...string) *rest.Request {
 	return c.CoreV1().RESTClient().Verb(verb).Resource("nodes").Name(node).SubResource("proxy").Suffix(path...)
 }
@@ -119,7 +119,7 @@ func nodeReady(n *corev1.Node) bool {
 	return false
 }
 
-// runningInstance is the carob of --data-dir, with its owner when it runs.
+// runningInstance returns the instance of --data-dir, and its owner if it is running.
 func (r *root) runningInstance() (instance.Instance, instance.Owner, bool, error) {
 	in, err := r.instance()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// dist holds the demo's image; `make build` puts it there.
+// dist contains the demo's image; `make build` puts it there.
 //
 //go:embed all:dist
 var dist embed.FS
@@ -34,7 +34,7 @@ const (
 	demoName  = "carob-demo"
 
 	demoPatience = 2 * time.Minute
-	// demoCleanup is for the deletion of a pod that nobody watches any more.
+	// demoCleanup limits the deletion of a pod after the demo was interrupted.
 	demoCleanup = 15 * time.Second
 )
 
@@ -44,9 +44,9 @@ func (r *root) demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Run a pod through its whole life and show each step with its time",
 		Long: `Run a pod through its whole life on a running cluster: init container, postStart
-hook, probes, a request, logs, preStop hook, graceful deletion. Every line is what
-a watch on the pod saw, with the time since the pod was created. The image comes
-with carob; nothing is downloaded.`,
+hook, probes, a request, logs, preStop hook, graceful deletion. Each line is an
+event of a watch on the pod, with the time since the pod was created. The image is
+part of carob; nothing is downloaded.`,
 		Example: `  carob demo
   carob demo --keep && carob timeline pod/` + demoName,
 		Args: noArgs,
@@ -60,22 +60,22 @@ with carob; nothing is downloaded.`,
 			if err := r.ensureDemoImage(ctx); err != nil {
 				return err
 			}
-			// `carob demo | head` must not end this process while its pod runs.
+			// `carob demo | head` must not end this process before it has deleted its pod.
 			signal.Ignore(syscall.SIGPIPE)
 			d := &demo{c: c, out: r.out, stop: cancel, next: r.try("kubectl get pod " + demoName + " -o wide")}
 			err = d.run(ctx, keep)
 			switch {
-			case d.unheard != nil:
+			case d.outputErr != nil:
 				return Exit{exitFailed}
 			case errors.Is(err, context.DeadlineExceeded):
-				return fmt.Errorf("demo: the pod did not get further within %v; look at it with `%s`", demoPatience, r.try("kubectl describe node"))
+				return fmt.Errorf("demo: the pod made no progress within %v; inspect it with `%s`", demoPatience, r.try("kubectl describe node"))
 			case err != nil:
 				return fmt.Errorf("demo: %w", err)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pod running at the end")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pod running at the end")
 	return cmd
 }
 
@@ -92,20 +92,20 @@ func (r *root) ensureDemoImage(ctx context.Context) error {
 	}
 	archive, err := dist.ReadFile("dist/demo.tar")
 	if err != nil {
-		return errors.New("this carob was built without its demo image: build it with `make build`")
+		return errors.New("this binary was built without the demo image: build it with `make build`")
 	}
 	return r.importImage(ctx, "", demoImage, bytes.NewReader(archive), false)
 }
 
-// demo drives one pod and prints what a watch sees of it.
+// demo runs one pod and prints what a watch shows.
 type demo struct {
 	c     kubernetes.Interface
 	out   io.Writer
 	start time.Time
-	next  string // a command to look at the pod
-	// stop ends the demo when nobody listens any more, for which unheard is the reason.
-	stop    func()
-	unheard error
+	next  string // the command to inspect the pod
+	// stop ends the demo when its output has no reader any more; outputErr is the reason.
+	stop      func()
+	outputErr error
 }
 
 func (d *demo) say(format string, args ...any) {
@@ -113,8 +113,8 @@ func (d *demo) say(format string, args ...any) {
 }
 
 func (d *demo) write(format string, args ...any) {
-	if _, err := fmt.Fprintf(d.out, format, args...); err != nil && d.unheard == nil {
-		d.unheard = err
+	if _, err := fmt.Fprintf(d.out, format, args...); err != nil && d.outputErr == nil {
+		d.outputErr = err
 		d.stop()
 	}
 }
@@ -132,13 +132,13 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	d.start = time.Now()
 	defer func() {
 		if err != nil && !keep {
-			d.takeAway(ctx)
+			d.deletePod(ctx)
 		}
 	}()
 	if _, err := pods.Create(ctx, demoPod(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the pod: %w", err)
 	}
-	d.say("created, and the API server has stored it")
+	d.say("created: the API server has stored the pod")
 	last, err := d.follow(ctx, w, &corev1.Pod{}, func(p *corev1.Pod) bool { return p != nil && podReady(p) })
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		d.write("           | %s", l)
 	}
 	if keep {
-		d.say("left running: %s", d.next)
+		d.say("still running: %s", d.next)
 		return nil
 	}
 	if err := pods.Delete(ctx, demoName, metav1.DeleteOptions{}); err != nil {
@@ -167,13 +167,13 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	return err
 }
 
-// takeAway deletes the pod of a demo that broke off.
-func (d *demo) takeAway(ctx context.Context) {
+// deletePod deletes the pod of an interrupted demo.
+func (d *demo) deletePod(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoCleanup)
 	defer cancel()
 	err := d.c.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, demoName, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
 	if err != nil && !apierrors.IsNotFound(err) {
-		d.say("its pod stays: %v", err)
+		d.say("the pod was not deleted: %v", err)
 	}
 }
 
@@ -196,29 +196,29 @@ func (d *demo) removeOld(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.New("the pod of an earlier demo does not go")
+	return errors.New("the pod of an earlier demo was not deleted in time")
 }
 
-// follow prints the news of each version of the pod until done; nil stands for a deleted pod.
+// follow prints the changes in each version of the pod until done; nil stands for a deleted pod.
 func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return last, fmt.Errorf("gave up waiting: %w", ctx.Err())
+			return last, fmt.Errorf("timed out: %w", ctx.Err())
 		case ev, ok := <-w.ResultChan():
 			if !ok {
-				return last, errors.New("the watch broke off")
+				return last, errors.New("the watch was closed")
 			}
 			pod, isPod := ev.Object.(*corev1.Pod)
 			if !isPod {
 				return last, fmt.Errorf("watch: %w", apierrors.FromObject(ev.Object))
 			}
-			for _, n := range podNews(last, pod) {
+			for _, n := range podChanges(last, pod) {
 				d.say("%s", n)
 			}
 			if why := unschedulable(pod); why != "" && why != unschedulable(last) {
-				d.say("no node takes it: %s", why)
-				d.sayWhatAilsNodes(ctx)
+				d.say("the pod cannot be scheduled: %s", why)
+				d.printNodeProblems(ctx)
 			}
 			last = pod
 			if ev.Type == watch.Deleted {
@@ -232,7 +232,8 @@ func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod, 
 	}
 }
 
-// unschedulable is why no node takes the pod; "" when one does, or nobody has looked.
+// unschedulable is the reason why no node can run the pod; "" if there is none, or the scheduler
+// has not tried yet.
 func unschedulable(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -242,8 +243,8 @@ func unschedulable(p *corev1.Pod) string {
 	return ""
 }
 
-// sayWhatAilsNodes tells of nodes that are not as they should be.
-func (d *demo) sayWhatAilsNodes(ctx context.Context) {
+// printNodeProblems prints the conditions of nodes that report a problem.
+func (d *demo) printNodeProblems(ctx context.Context) {
 	nodes, err := d.c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		d.say("list the nodes: %v", err)
@@ -258,18 +259,18 @@ func (d *demo) sayWhatAilsNodes(ctx context.Context) {
 	}
 }
 
-// podNews says in words what changed between two versions of a pod.
-func podNews(old, pod *corev1.Pod) []string {
+// podChanges describes what changed between two versions of a pod.
+func podChanges(old, pod *corev1.Pod) []string {
 	var news []string
 	say := func(format string, args ...any) { news = append(news, fmt.Sprintf(format, args...)) }
 	if old.Spec.NodeName == "" && pod.Spec.NodeName != "" {
 		say("scheduled to node %s", pod.Spec.NodeName)
 	}
 	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
-		say("deletion asked for: preStop hook, then SIGTERM, %d s of grace", ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
+		say("deletion requested: preStop hook, then SIGTERM, grace period %d s", ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
 	}
 	if old.Status.PodIP == "" && pod.Status.PodIP != "" {
-		say("sandbox runs with address %s", pod.Status.PodIP)
+		say("sandbox is running with address %s", pod.Status.PodIP)
 	}
 	news = append(news, containerNews("init container", old.Status.InitContainerStatuses, pod.Status.InitContainerStatuses)...)
 	news = append(news, containerNews("container", old.Status.ContainerStatuses, pod.Status.ContainerStatuses)...)
@@ -280,7 +281,7 @@ func podNews(old, pod *corev1.Pod) []string {
 		if podReady(pod) {
 			say("ready: the readiness probe succeeded")
 		} else {
-			say("not ready any more")
+			say("no longer ready")
 		}
 	}
 	return news
@@ -295,11 +296,11 @@ func containerNews(what string, old, now []corev1.ContainerStatus) []string {
 		}
 		switch {
 		case s.State.Running != nil && (before.State.Running == nil || before.ContainerID != s.ContainerID):
-			news = append(news, fmt.Sprintf("%s %s runs", what, s.Name))
+			news = append(news, fmt.Sprintf("%s %s is running", what, s.Name))
 		case s.State.Terminated != nil && before.State.Terminated == nil:
 			news = append(news, fmt.Sprintf("%s %s ended: %s, exit code %d", what, s.Name, s.State.Terminated.Reason, s.State.Terminated.ExitCode))
 		case s.State.Waiting != nil && s.State.Waiting.Message != "" && (before.State.Waiting == nil || before.State.Waiting.Message != s.State.Waiting.Message):
-			news = append(news, fmt.Sprintf("%s %s waits: %s: %s", what, s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
+			news = append(news, fmt.Sprintf("%s %s is waiting: %s: %s", what, s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
 		}
 	}
 	return news
@@ -319,7 +320,7 @@ func firstLine(b []byte) string {
 	return s
 }
 
-// demoPod shows every stage of a pod's life in a second or two.
+// demoPod goes through every stage of a pod's life in a second or two.
 func demoPod() *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{

@@ -16,8 +16,8 @@ import (
 	clientgotesting "k8s.io/client-go/testing"
 )
 
-// A demo that waits for a node says why none takes its pod.
-func TestDemoSaysWhyItWaits(t *testing.T) {
+// If no node can run the demo's pod, the demo says why.
+func TestDemoShowsWhyPodIsPending(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "all well"},
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Message: "enough"},
@@ -36,17 +36,17 @@ func TestDemoSaysWhyItWaits(t *testing.T) {
 	if _, err := d.follow(t.Context(), w, &corev1.Pod{}, func(*corev1.Pod) bool { n++; return n == 3 }); err != nil {
 		t.Fatal(err)
 	}
-	for text, times := range map[string]int{"no node takes it: 0/1 nodes are available": 1, "node n: DiskPressure is True: nodefs.available is below 7": 1, "all well": 0, "enough": 0} {
+	for text, times := range map[string]int{"the pod cannot be scheduled: 0/1 nodes are available": 1, "node n: DiskPressure is True: nodefs.available is below 7": 1, "all well": 0, "enough": 0} {
 		if got := strings.Count(out.String(), text); got != times {
 			t.Errorf("%q: %d times, want %d, in\n%s", text, got, times, out.String())
 		}
 	}
 }
 
-// A demo that nobody listens to any more, or that is stopped, takes its pod away.
-func TestDemoThatBreaksOffLeavesNothing(t *testing.T) {
+// A demo whose output has no reader any more, or that is stopped, deletes its pod.
+func TestInterruptedDemoDeletesItsPod(t *testing.T) {
 	for name, c := range map[string]struct {
-		heard int // lines until the reader goes away
+		heard int // lines until the reader closes the pipe
 		keep  bool
 		left  int
 	}{"head -1": {heard: 1}, "nobody": {}, "to be kept": {heard: 1, keep: true, left: 1}} {
@@ -56,15 +56,15 @@ func TestDemoThatBreaksOffLeavesNothing(t *testing.T) {
 			api := fake.NewClientset()
 			d := &demo{c: api, out: &closedPipe{lines: c.heard}, stop: cancel}
 			api.PrependReactor("create", "pods", func(clientgotesting.Action) (bool, runtime.Object, error) {
-				go func() { // what the cluster does with it
+				go func() { // what the cluster does with the pod
 					pod := demoPod()
 					pod.Namespace, pod.Spec.NodeName, pod.Status.Phase = "default", "n", corev1.PodPending
 					_, _ = api.CoreV1().Pods("default").Update(ctx, pod, metav1.UpdateOptions{})
 				}()
 				return false, nil, nil
 			})
-			if err := d.run(ctx, c.keep); err == nil || d.unheard == nil {
-				t.Fatalf("it went on: %v, %v", err, d.unheard)
+			if err := d.run(ctx, c.keep); err == nil || d.outputErr == nil {
+				t.Fatalf("the demo continued: %v, %v", err, d.outputErr)
 			}
 			pods, err := api.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 			if err != nil || len(pods.Items) != c.left {
@@ -74,7 +74,7 @@ func TestDemoThatBreaksOffLeavesNothing(t *testing.T) {
 	}
 }
 
-// closedPipe takes so many lines.
+// closedPipe accepts this many lines.
 type closedPipe struct{ lines int }
 
 func (p *closedPipe) Write(b []byte) (int, error) {

@@ -17,14 +17,14 @@ func (r *root) downCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop the cluster; its containers go on unless --pods",
-		Long: `Stop the carob of a data directory. Containers go on running, and the next
-'carob up' takes them over. With --pods all of them are ended too and nothing is
-left on the host but the data directory.`,
-		Example: `  # stop, keep the containers
+		Short: "Stop the cluster; containers keep running unless --pods is set",
+		Long: `Stop the cluster of a data directory. Containers keep running, and the next
+'carob up' takes them over. With --pods, all pods end as well, and carob removes
+everything from the host except the data directory.`,
+		Example: `  # Stop the cluster and keep the containers running
   carob down
 
-  # stop and leave nothing running
+  # Stop the cluster and all pods
   carob down --pods`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,12 +50,12 @@ left on the host but the data directory.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&pods, "pods", false, "end all pods too and remove what they left on the host")
+	cmd.Flags().BoolVar(&pods, "pods", false, "also end all pods and remove everything they left on the host")
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait before carob is killed")
 	return cmd
 }
 
-// stopProcess asks a process to end, waits, and kills it when time is up.
+// stopProcess asks a process to end, waits, and kills it at the time limit.
 func stopProcess(ctx context.Context, pid int, timeout time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -77,7 +77,7 @@ func stopProcess(ctx context.Context, pid int, timeout time.Duration) error {
 			return err
 		}
 	}
-	return errors.New("it does not end")
+	return errors.New("the process does not end")
 }
 
 func waitPidfd(ctx context.Context, fd int, wait time.Duration) (bool, error) {

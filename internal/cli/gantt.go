@@ -12,15 +12,15 @@ import (
 	"carob/internal/base/journal"
 )
 
-// RenderGantt draws a pod's life in a terminal of the given width: one row for
-// each thing that took time, by container, above a list of what was said about it.
-// The time axis is stretched where much happens and squeezed where nothing does,
-// so that a start of 15 ms and an hour of running fit on one line. With several
-// pods of one name it draws the newest. It is a pure function of its arguments.
+// RenderGantt draws the life of a pod for a terminal of the given width: one row for each thing
+// that took time, by container, above a list of events, causes, and failures. The time axis is
+// stretched where much happens and compressed where nothing happens, so that a start of 15 ms and
+// an hour of running fit on one line. With several pods of one name it draws the newest. It is a
+// pure function of its arguments.
 func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) error {
 	entries, older := newest(entries)
 	if len(entries) == 0 {
-		_, err := fmt.Fprintln(w, "nothing is known of this pod")
+		_, err := fmt.Fprintln(w, "no entries for this pod")
 		return err
 	}
 	g := &gantt{entries: named(entries), color: color, width: max(width, leastWidth)}
@@ -30,7 +30,7 @@ func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) er
 	for _, r := range g.rows {
 		label = max(label, utf8.RuneCountInString(r.group)+1+utf8.RuneCountInString(r.name))
 	}
-	// The bars come first in a narrow terminal, then the labels, then the notes.
+	// In a narrow terminal, bars take precedence over labels, and labels over notes.
 	g.label = min(label, max(width-noteWidth-leastBars, width/2-2)) + 1
 	g.axis = newAxis(g.instants(), max(width-g.label-noteWidth, min(leastBars, width-g.label-1)))
 	var b strings.Builder
@@ -45,10 +45,10 @@ func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) er
 }
 
 const (
-	noteWidth  = 14 // room right of the bars, for durations
-	leastBars  = 20 // as many columns are for bars in all but very narrow terminals
-	wideTitle  = 60 // from here on a title that is too long is broken by the terminal
-	leastWidth = 30 // in a narrower one, lines are broken by the terminal
+	noteWidth  = 14 // columns right of the bars, for durations
+	leastBars  = 20 // minimum columns for bars, except in very narrow terminals
+	wideTitle  = 60 // minimum width: in narrower terminals, long titles wrap
+	leastWidth = 30 // minimum width: in narrower terminals, lines wrap
 )
 
 // clip shortens a text to a number of columns.
@@ -63,8 +63,8 @@ func clip(s string, room int) string {
 	return string(r[:room-1]) + "…"
 }
 
-// newest keeps the entries of the pod that was last seen and counts the other
-// pods of its name. Entries without UID belong to all.
+// newest keeps the entries of the pod that was seen last and counts the other pods of the same
+// name. Entries without UID belong to all of them.
 func newest(entries []journal.Entry) (kept []journal.Entry, older int) {
 	entries = slices.Clone(entries)
 	slices.SortStableFunc(entries, func(a, b journal.Entry) int { return a.Time.Compare(b.Time) })
@@ -83,8 +83,8 @@ func newest(entries []journal.Entry) (kept []journal.Entry, older int) {
 	return kept, len(uids) - 1
 }
 
-// named says of every entry which container it is about: ends of actions are
-// known by their key only, events by a path into the spec.
+// named adds the container to every entry: the end of an action has only the action's key, an event
+// only a path into the spec.
 func named(entries []journal.Entry) []journal.Entry {
 	objects := map[string]string{}
 	for i := range entries {
@@ -104,13 +104,13 @@ func named(entries []journal.Entry) []journal.Entry {
 	return entries
 }
 
-// style is how a bar looks: a rune without colours, an SGR code with them.
+// style is the look of a bar: a rune without colours, an SGR code with colours.
 type style struct {
 	fill rune
 	sgr  string
 }
 
-// The looks of bars and marks.
+// The styles of bars and marks.
 var (
 	styleWork    = style{'█', "34"}
 	styleRunning = style{'▓', "32"}
@@ -125,10 +125,10 @@ type span struct {
 	from, to time.Time
 	style    style
 	failed   bool
-	open     bool // has not ended when the entries end
+	open     bool // still running at the last entry
 }
 
-// mark is something that took none.
+// mark is something that took no time.
 type mark struct {
 	at  time.Time
 	r   rune
@@ -152,10 +152,10 @@ type gantt struct {
 	axis    axis
 }
 
-// groups in the order in which they are drawn; containers come after them, as they appear.
+// groups in drawing order; containers follow in order of appearance.
 var firstGroups = []string{"pod", "volumes", "sandbox"}
 
-// rowNames in the order in which they are drawn within a group.
+// rowNames in drawing order within a group.
 var rowNames = []string{"scheduled", "phase", "prepare", "pull", "create", "start", "running", "postStart", "probes", "back-off", "resize", "preStop", "stop", "remove", "delete"}
 
 func (g *gantt) rowOf(group, name string) *row {
@@ -169,7 +169,7 @@ func (g *gantt) rowOf(group, name string) *row {
 	return r
 }
 
-// begun is an action without its end yet.
+// begun is an action that has not ended yet.
 type begun struct {
 	key, group, name string
 	at               time.Time
@@ -214,7 +214,7 @@ func (g *gantt) collect() {
 	}
 	for _, b := range open {
 		r := g.rowOf(b.group, b.name)
-		r.spans = append(r.spans, span{from: b.at, to: end, style: look(b.name), open: true})
+		r.spans = append(r.spans, span{from: b.at, to: end, style: barStyle(b.name), open: true})
 	}
 	g.phases(phases, end)
 	g.running(end)
@@ -222,7 +222,7 @@ func (g *gantt) collect() {
 	g.sort()
 }
 
-// place says in which row an action belongs, by its key: "start/web/3", "sandbox/create/0".
+// place returns the row of an action, by its key: "start/web/3", "sandbox/create/0".
 func place(e journal.Entry) (group, name string) {
 	steps := strings.Split(e.Key, "/")
 	for len(steps) < 3 {
@@ -238,7 +238,7 @@ func place(e journal.Entry) (group, name string) {
 		return or(object, steps[1]), "probes"
 	case "hook":
 		return or(object, steps[2]), strings.ToLower(steps[1][:1]) + steps[1][1:]
-	default: // stop, remove, resize: the key has an id, Object the name
+	default: // stop, remove, resize: the key has an ID, Object the name
 		return or(object, steps[1]), steps[0]
 	}
 }
@@ -250,7 +250,7 @@ func or(a, b string) string {
 	return b
 }
 
-func look(name string) style {
+func barStyle(name string) style {
 	switch name {
 	case "postStart", "preStop":
 		return styleHook
@@ -267,7 +267,7 @@ func look(name string) style {
 
 func (g *gantt) action(b begun, e journal.Entry) {
 	r := g.rowOf(b.group, b.name)
-	r.spans = append(r.spans, span{from: b.at, to: e.Time, style: look(b.name), failed: e.Error != ""})
+	r.spans = append(r.spans, span{from: b.at, to: e.Time, style: barStyle(b.name), failed: e.Error != ""})
 }
 
 func (g *gantt) probe(group string, e journal.Entry) {
@@ -313,8 +313,8 @@ func (g *gantt) phases(phases []journal.Entry, end time.Time) {
 	}
 }
 
-// running draws for how long each attempt of a container ran: from the end of its
-// start until the first thing that shows its end.
+// running draws how long each attempt of a container ran: from the end of its start to the first
+// entry that shows its end.
 func (g *gantt) running(end time.Time) {
 	for i, e := range g.entries {
 		if e.Kind != journal.ActionEnd || e.Error != "" || !strings.HasPrefix(e.Key, "start/") {
@@ -333,7 +333,7 @@ func (g *gantt) running(end time.Time) {
 	}
 }
 
-// ends reports whether the entry shows that a container runs no more.
+// ends reports whether the entry shows that a container no longer runs.
 func ends(e journal.Entry, container string) bool {
 	group, name := place(e)
 	switch e.Kind {
@@ -352,7 +352,7 @@ func ends(e journal.Entry, container string) bool {
 	}
 }
 
-// backOff draws for how long containers waited for their next start.
+// backOff draws how long containers waited for their next start.
 func (g *gantt) backOff(end time.Time) {
 	for i, e := range g.entries {
 		if e.Kind != journal.Wait || e.Key != "back-off" {
@@ -372,7 +372,7 @@ func (g *gantt) backOff(end time.Time) {
 	}
 }
 
-// sort brings the rows into reading order: the pod, then containers as they appeared.
+// sort orders the rows: the pod, then containers in order of appearance.
 func (g *gantt) sort() {
 	var groups []string
 	for _, r := range g.rows {
@@ -409,8 +409,8 @@ func (g *gantt) instants() []time.Time {
 	return slices.CompactFunc(all, time.Time.Equal)
 }
 
-// axis maps instants to columns. Between two neighbouring instants it gives room
-// by the logarithm of the time between them.
+// axis maps instants to columns. The distance between two adjacent instants grows with the
+// logarithm of the time between them.
 type axis struct {
 	instants []time.Time
 	at       []float64 // of each instant, 0–1
@@ -418,7 +418,7 @@ type axis struct {
 }
 
 func newAxis(instants []time.Time, columns int) axis {
-	const unit = float64(time.Millisecond) // what is shorter is drawn in proportion
+	const unit = float64(time.Millisecond) // shorter intervals are drawn in proportion
 	a := axis{instants: instants, at: make([]float64, len(instants)), columns: columns}
 	for i := 1; i < len(instants); i++ {
 		a.at[i] = a.at[i-1] + math.Log1p(float64(instants[i].Sub(instants[i-1]))/unit)
@@ -431,7 +431,7 @@ func newAxis(instants []time.Time, columns int) axis {
 	return a
 }
 
-// column of an instant that the axis was made with.
+// column of an instant that the axis was created with.
 func (a axis) column(t time.Time) int {
 	i, _ := slices.BinarySearchFunc(a.instants, t, time.Time.Compare)
 	i = min(i, len(a.at)-1)
@@ -467,7 +467,7 @@ func (g *gantt) title(b *strings.Builder, older int) {
 	b.WriteString("\n\n")
 }
 
-// ruler draws the axis with as many times as fit without touching.
+// ruler draws the axis with as many times as fit.
 func (g *gantt) ruler(b *strings.Builder) {
 	times := []rune(strings.Repeat(" ", min(g.axis.columns+noteWidth, g.width-g.label-1)))
 	line := []rune(strings.Repeat("─", g.axis.columns))
@@ -541,7 +541,7 @@ func (g *gantt) draw(cells []cell, s span) {
 	}
 }
 
-// text is what stands right of the bars: how long it took, all together.
+// text is shown right of the bars: the total duration.
 func (r *row) text() string {
 	if r.note != "" || len(r.spans) == 0 {
 		return r.note

@@ -10,7 +10,7 @@ import (
 	"carob/internal/base/journal"
 )
 
-// list prints what was said: causes, events, failures, waits.
+// list prints causes, events, failures, and waits.
 func (g *gantt) list(b *strings.Builder, width int) {
 	b.WriteByte('\n')
 	type line struct{ offset, what, text, sgr string }
@@ -32,7 +32,7 @@ func (g *gantt) list(b *strings.Builder, width int) {
 	const indent = 4
 	for _, l := range lines {
 		head := fmt.Sprintf("%*s  %-*s  ", offset, l.offset, middle, l.what)
-		if width-offset-middle-indent < leastText { // no room beside it: below it
+		if width-offset-middle-indent < minText { // no room beside it: on the next line
 			b.WriteString(g.paint(l.sgr, clip(l.offset+"  "+l.what, width)) + "\n")
 			head = strings.Repeat(" ", indent)
 			if l.text == "" {
@@ -46,7 +46,7 @@ func (g *gantt) list(b *strings.Builder, width int) {
 	}
 }
 
-// shortID keeps the beginning of the runtime's long ids: one of them would push all texts aside.
+// shortID shortens the long IDs of the runtime, which would push all texts to the right.
 func shortID(s string) string {
 	const long, enough = 64, 12
 	if len(s) == long && strings.Trim(s, "0123456789abcdef") == "" {
@@ -55,7 +55,8 @@ func shortID(s string) string {
 	return s
 }
 
-// describe says what an entry is in a word, and what it has to say; nothing for what the chart shows well enough.
+// describe returns the type of an entry in a word, and its text; nothing for entries that the chart
+// shows well enough.
 func describe(e journal.Entry) (what, text, sgr string) {
 	join := func(parts ...string) string {
 		return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
@@ -104,12 +105,12 @@ func (g *gantt) paint(sgr, s string) string {
 	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
 }
 
-// leastText is how many columns a text gets at least.
-const leastText = 20
+// minText is the minimum number of columns for a text.
+const minText = 20
 
-// wrap breaks a text into lines of at most width runes, at blanks where there are any.
+// wrap breaks a text into lines of at most width runes, at spaces if there are any.
 func wrap(s string, width int) []string {
-	width = max(width, leastText)
+	width = max(width, minText)
 	var lines []string
 	rest := []rune(strings.ReplaceAll(s, "\n", " "))
 	for len(rest) > width {
@@ -126,7 +127,7 @@ func wrap(s string, width int) []string {
 	return append(lines, string(rest))
 }
 
-// short writes a duration with about three digits.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -150,7 +151,7 @@ func short(d time.Duration) string {
 	}
 }
 
-// precise writes a duration down to milliseconds.
+// precise formats a duration in milliseconds.
 func precise(d time.Duration) string {
 	if d < time.Second {
 		return short(d)

@@ -12,9 +12,9 @@ import (
 	"carob/internal/base/journal"
 )
 
-// TestGantt draws the pods of testdata/gantt. A line of input is an offset, a kind,
-// a key and then what else the entry has: object=, cause=, error=, detail=, uid=,
-// duration=; the last one goes to the end of the line.
+// TestGantt draws the pods of testdata/gantt. A line of input is an offset, a kind, a key, and the
+// other fields of the entry: object=, cause=, error=, detail=, uid=, duration=; the last one
+// extends to the end of the line.
 func TestGantt(t *testing.T) {
 	datadriven.Walk(t, "testdata/gantt", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -106,7 +106,7 @@ func TestShortIDLeavesNamesAlone(t *testing.T) {
 	}
 }
 
-// No line of a chart is longer than the terminal is wide, whatever its width and the names in it.
+// No line of a chart is longer than the width of the terminal, whatever the width and the names.
 func TestGanttFits(t *testing.T) {
 	entries := parseEntries(t, `0s schedule ip-10-0-12-34.eu-central-1.compute.internal
 1ms action-begin pull/istio-proxy-sidecar object=istio-proxy-sidecar

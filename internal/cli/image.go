@@ -24,14 +24,14 @@ func (r *root) imageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
 		Aliases: []string{"images"},
-		Short:   "Import, list, pull and remove images of a node",
+		Short:   "Import, list, pull, and remove images of a node",
 		Example: `  carob image import busybox.tar
   docker save my-app:1 | carob image import -
   carob image pull docker.io/library/nginx:1.27
   carob image tag nginx:1.27 localhost/web:1
   carob image ls`,
 	}
-	cmd.PersistentFlags().StringVar(&node, "node", "", "node to work on (default: the only one)")
+	cmd.PersistentFlags().StringVar(&node, "node", "", "node to use (default: the only one)")
 	cmd.AddCommand(r.imageImport(&node), r.imageLs(&node), r.imagePull(&node), r.imageTag(&node), r.imageRm(&node))
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd
@@ -40,8 +40,8 @@ func (r *root) imageCommand() *cobra.Command {
 func (r *root) imageImport(node *string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "import FILE…",
-		Short:   "Import OCI or docker archives; - reads standard input",
-		Long:    "Import OCI or docker archives; - reads standard input. An imported image stays until \"carob image rm\", also when the disk is nearly full: no registry could give it again.",
+		Short:   "Import OCI or Docker archives; - reads standard input",
+		Long:    "Import OCI or Docker archives; - reads standard input. An imported image stays until \"carob image rm\" removes it, even if the disk is almost full, because no registry could provide it again.",
 		Example: "  carob image import busybox.tar nginx.tar\n  docker save my-app:1 | carob image import -",
 		Args:    someArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,7 +68,7 @@ func (r *root) importFile(ctx context.Context, node, name string) error {
 	return r.importImage(ctx, node, name, in, true)
 }
 
-// importImage sends one archive; quiet imports print nothing.
+// importImage sends one archive; quiet prints nothing.
 func (r *root) importImage(ctx context.Context, node, name string, archive io.Reader, verbose bool) error {
 	req, err := r.imageRequest(ctx, "POST", node, "import")
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *root) imageTag(node *string) *cobra.Command {
 	}
 }
 
-// completeImages offers the names of the node's images for the first arguments.
+// completeImages completes the names of the node's images for the first arguments.
 func (r *root) completeImages(node *string, first int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= first {
@@ -272,7 +272,7 @@ func (r *root) imageRequest(ctx context.Context, verb, node string, path ...stri
 	return agentPath(c, verb, node, append([]string{imageapi.Path}, path...)...), nil
 }
 
-// followImage reads a stream of progress to its end.
+// followImage reads a progress stream to its end.
 func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool) ([]string, error) {
 	body, err := req.Stream(ctx)
 	if err != nil {
@@ -285,7 +285,7 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, fmt.Errorf("the node agent broke off: %w", err)
+			return nil, fmt.Errorf("the node agent closed the stream: %w", err)
 		}
 		switch {
 		case p.Error != "":
@@ -298,7 +298,7 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 	}
 }
 
-// plain turns a failed answer into an error with the agent's own words.
+// plain returns the message of the node agent as an error.
 func plain(err error) error {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) || answer.Status().Details == nil {

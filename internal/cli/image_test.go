@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The agent answers errors in plain text through nodes/proxy; a user sees those words and no others.
-func TestPlainSaysWhatTheAgentSaid(t *testing.T) {
+// The node agent returns errors as plain text through nodes/proxy; a user sees only that text.
+func TestAgentErrorsArePlainText(t *testing.T) {
 	for code, words := range map[int]string{
 		http.StatusNotFound:       "there is no image nosuch:1",
 		http.StatusNotImplemented: "import the image there",
@@ -40,6 +40,6 @@ func TestPlainSaysWhatTheAgentSaid(t *testing.T) {
 		s.Close()
 	}
 	if plain(nil) != nil {
-		t.Error("an error out of nothing")
+		t.Error("an unexpected error")
 	}
 }

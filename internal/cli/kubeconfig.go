@@ -16,19 +16,19 @@ func (r *root) kubeconfigCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "Print the admin kubeconfig of a cluster, or merge it into yours",
-		Long: `Print the admin kubeconfig of a cluster. With --merge it becomes a context of your
-own kubeconfig and the one in use; all else in that file stays as it is. The
-context has the name of the cluster that 'carob ls' shows.`,
+		Short: "Print the admin kubeconfig of a cluster, or merge it into your own",
+		Long: `Print the admin kubeconfig of a cluster. With --merge, add it to your own
+kubeconfig as a context and make it the current one; everything else in that file
+stays unchanged. The context has the name of the cluster that 'carob ls' shows.`,
 		Example: `  carob kubeconfig --merge && kubectl get nodes
   export KUBECONFIG=$(mktemp) && carob kubeconfig > $KUBECONFIG
   carob kubeconfig --merge --data-dir /srv/carob2`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file != "" && !merge {
-				return usagef("--file is for --merge")
+				return usagef("--file requires --merge")
 			}
-			// $KUBECONFIG does not count: it is, as a rule, the file that this is written to.
+			// $KUBECONFIG is ignored: it is usually the file that this output is written to.
 			path, err := r.kubeconfig, error(nil)
 			if path == "" {
 				path, err = r.adminKubeconfig()
@@ -47,8 +47,8 @@ context has the name of the cluster that 'carob ls' shows.`,
 			return r.mergeKubeconfig(b, file)
 		},
 	}
-	cmd.Flags().BoolVar(&merge, "merge", false, "make it a context of your kubeconfig, and the current one")
-	cmd.Flags().StringVar(&file, "file", "", "with --merge: the kubeconfig to add to (default the first of $KUBECONFIG, then ~/.kube/config)")
+	cmd.Flags().BoolVar(&merge, "merge", false, "add a context to your kubeconfig and make it the current one")
+	cmd.Flags().StringVar(&file, "file", "", "with --merge: the kubeconfig to change (default the first of $KUBECONFIG, then ~/.kube/config)")
 	_ = cmd.MarkFlagFilename("file")
 	return cmd
 }
@@ -86,7 +86,7 @@ func (r *root) mergeKubeconfig(admin []byte, file string) error {
 	if err := replaceOwned(file, merged); err != nil {
 		return fmt.Errorf("merge kubeconfig: %w", err)
 	}
-	fmt.Fprintf(r.out, "context %s is in %s, and in use\n", in.ID, file)
+	fmt.Fprintf(r.out, "added context %s to %s and made it the current one\n", in.ID, file)
 	return nil
 }
 
@@ -99,7 +99,7 @@ func ownKubeconfig() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("find your kubeconfig: %w; say where with --file", err)
+		return "", fmt.Errorf("find your kubeconfig: %w; name a file with --file", err)
 	}
 	return filepath.Join(home, ".kube", "config"), nil
 }

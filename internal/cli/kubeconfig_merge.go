@@ -14,20 +14,20 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// addContext puts the one context of a kubeconfig into another under a name of its
-// own and makes it the current one. What else is in there, also what no version of
-// kubectl knows, and comments, stay.
+// addContext copies the one context of a kubeconfig into another file under a new name and makes it
+// the current one. Everything else in the file stays, including comments and fields that no version
+// of kubectl knows.
 func addContext(old, admin []byte, name string) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(old, &doc); err != nil {
-		return nil, fmt.Errorf("it is no kubeconfig: %w", err)
+		return nil, fmt.Errorf("not a kubeconfig: %w", err)
 	}
 	if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" { // an empty file
 		doc = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	}
 	top := doc.Content[0]
 	if top.Kind != yaml.MappingNode {
-		return nil, errors.New("it is no kubeconfig")
+		return nil, errors.New("not a kubeconfig")
 	}
 	var from struct {
 		Clusters []struct{ Cluster yaml.Node }
@@ -74,7 +74,7 @@ func mapping(pairs ...any) *yaml.Node {
 	return m
 }
 
-// value is a field of a mapping; nil when it is not there.
+// value returns a field of a mapping, or nil.
 func value(m *yaml.Node, field string) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == field {
@@ -100,8 +100,8 @@ func setIfAbsent(m *yaml.Node, field, v string) {
 	}
 }
 
-// setNamed sets a field of the element with a name, which is added when it is not there.
-// Other fields of a context, such as its namespace, stay.
+// setNamed sets a field of the element with a name and adds the element if it is missing. Other
+// fields of a context, such as its namespace, stay.
 func setNamed(top *yaml.Node, list, name, field string, v *yaml.Node) error {
 	l := value(top, list)
 	if l == nil || l.Tag == "!!null" {
@@ -109,9 +109,9 @@ func setNamed(top *yaml.Node, list, name, field string, v *yaml.Node) error {
 		set(top, list, l)
 	}
 	if l.Kind != yaml.SequenceNode {
-		return fmt.Errorf("its %s are no list", list)
+		return fmt.Errorf("its %s are not a list", list)
 	}
-	l.Style = 0 // also of []
+	l.Style = 0 // also for []
 	for _, e := range l.Content {
 		if e.Kind != yaml.MappingNode || value(e, "name") == nil || value(e, "name").Value != name {
 			continue
@@ -129,7 +129,7 @@ func setNamed(top *yaml.Node, list, name, field string, v *yaml.Node) error {
 	return nil
 }
 
-// followLinks is the file that a path leads to; it need not be there.
+// followLinks resolves the links of a path; the file need not exist.
 func followLinks(path string) (string, error) {
 	to, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,12 +138,12 @@ func followLinks(path string) (string, error) {
 	return to, err
 }
 
-// lockKubeconfig keeps kubectl and others from writing meanwhile, in their way.
+// lockKubeconfig locks the file against kubectl and others, with the lock file that they use.
 func lockKubeconfig(file string) (unlock func(), err error) {
 	lock := file + ".lock"
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s is being written by somebody else: try again, or remove %s when nobody does", file, lock)
+		return nil, fmt.Errorf("another process is writing %s: try again, or remove %s if no process is", file, lock)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock kubeconfig: %w", err)
@@ -152,7 +152,7 @@ func lockKubeconfig(file string) (unlock func(), err error) {
 	return func() { _ = os.Remove(lock) }, nil
 }
 
-// makeOwned makes a directory that belongs to whom its parent belongs.
+// makeOwned creates a directory with the owner of its parent.
 func makeOwned(dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -168,10 +168,10 @@ func makeOwned(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	return giveTo(dir, like)
+	return copyOwner(dir, like)
 }
 
-// replaceOwned replaces a file at once. It stays its owner's, for `sudo carob kubeconfig --merge`.
+// replaceOwned replaces a file atomically and keeps its owner, for `sudo carob kubeconfig --merge`.
 func replaceOwned(file string, content []byte) error {
 	owner, statErr := os.Stat(file)
 	if errors.Is(statErr, fs.ErrNotExist) {
@@ -183,11 +183,11 @@ func replaceOwned(file string, content []byte) error {
 	if statErr != nil {
 		return statErr
 	}
-	return giveTo(file, owner)
+	return copyOwner(file, owner)
 }
 
-// giveTo makes a file belong to whom another belongs.
-func giveTo(file string, like fs.FileInfo) error {
+// copyOwner gives a file the owner of another.
+func copyOwner(file string, like fs.FileInfo) error {
 	st, ok := like.Sys().(*syscall.Stat_t)
 	if !ok || os.Geteuid() != 0 {
 		return nil

@@ -60,7 +60,8 @@ current-context: work
 	if c := cfg.Contexts["carob-1"]; cfg.CurrentContext != "carob-1" || c == nil || cfg.Clusters[c.Cluster].Server != "https://127.0.0.1:6443" || string(cfg.AuthInfos[c.AuthInfo].ClientKeyData) != "A" {
 		t.Errorf("%+v\n%s", cfg, once)
 	}
-	// Again, with a new address, and after the user chose a namespace: still one, with its namespace.
+	// Merged again, with a new address, and after the user chose a namespace: still one context,
+	// with its namespace.
 	cfg.Contexts["carob-1"].Namespace = "shop"
 	chosen, err := clientcmd.Write(*cfg)
 	if err != nil {
@@ -97,7 +98,7 @@ func TestKubeconfigMerge(t *testing.T) {
 	if err := os.WriteFile(admin, []byte(adminConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A file that is not there, by way of a link to it, in a directory that is not there.
+	// A missing file, through a link to it, in a missing directory.
 	target, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
 	if err := os.WriteFile(target, []byte("clusters: []\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestKubeconfigMerge(t *testing.T) {
 	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
 		t.Error("the link was replaced")
 	}
-	// Somebody else writes, or the file is none: it stays as it is.
+	// If another process is writing, or the file is not a kubeconfig, it stays unchanged.
 	if err := os.WriteFile(target+".lock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +130,9 @@ func TestKubeconfigMerge(t *testing.T) {
 		t.Errorf("while it is locked: %v", err)
 	}
 	if after, _ := os.ReadFile(target); string(after) != string(before) {
-		t.Error("it was written nevertheless")
+		t.Error("it was written anyway")
 	}
-	// `sudo carob kubeconfig --merge` leaves the user what is his.
+	// `sudo carob kubeconfig --merge` keeps the owner of the user's file.
 	if os.Geteuid() == 0 {
 		home := filepath.Join(dir, "home")
 		if err := os.Mkdir(home, 0o755); err != nil {

@@ -17,14 +17,14 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 
-	_ "carob/internal/cli/language" // before kubectl's packages ask for their texts
+	_ "carob/internal/cli/language" // must be initialized before kubectl's packages look up their texts
 )
 
-// kubectlCommand embeds upstream's kubectl whole, pointed at this carob.
+// kubectlCommand embeds upstream's kubectl and points it at this cluster.
 func (r *root) kubectlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl [--data-dir DIR] COMMAND …",
-		Short: "kubectl, built in and pointed at this cluster",
+		Short: "Run kubectl, which is built in, against this cluster",
 		Example: `  carob kubectl get pods -A -o wide
   carob kubectl run web --image=nginx
   carob kubectl exec -it web -- sh`,
@@ -35,7 +35,7 @@ func (r *root) kubectlCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// kubectl ends by the signals themselves; port-forward, proxy and attach look at nothing else.
+			// kubectl handles signals itself; port-forward, proxy, and attach ignore the context.
 			signal.Reset(os.Interrupt, syscall.SIGTERM)
 			if err := r.pointKubectl(args); err != nil {
 				return err
@@ -47,7 +47,7 @@ func (r *root) kubectlCommand() *cobra.Command {
 	}
 }
 
-// pointKubectl lets kubectl find this carob's cluster, unless its arguments name another.
+// pointKubectl makes kubectl use this cluster, unless its arguments name another.
 func (r *root) pointKubectl(args []string) error {
 	if hasFlag(args, "--kubeconfig") {
 		return nil
@@ -80,14 +80,14 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 	return k
 }
 
-// completeKubectl asks kubectl itself what may come next.
+// completeKubectl asks kubectl for completions.
 func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	args, err := r.takeOwnFlags(args)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	if r.pointKubectl(args) != nil {
-		// Commands and flags need no cluster, and names of another one's objects are of no use.
+		// Commands and flags need no cluster, and objects of another cluster would be misleading.
 		if err := os.Setenv("KUBECONFIG", os.DevNull); err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -102,7 +102,8 @@ func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete str
 	return completions(out.String())
 }
 
-// completions reads what a program of cobra's answers: a line for each, then ":" and what to do with them.
+// completions parses the output of a cobra program: one completion per line, then ":" and a
+// directive.
 func completions(answer string) ([]string, cobra.ShellCompDirective) {
 	lines := strings.Split(strings.TrimRight(answer, "\n"), "\n")
 	for i, l := range slices.Backward(lines) {
@@ -117,7 +118,7 @@ func completions(answer string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveError
 }
 
-// takeOwnFlags removes --data-dir from kubectl's arguments, before the first "--".
+// takeOwnFlags removes --data-dir from kubectl's arguments, up to the first "--".
 func (r *root) takeOwnFlags(args []string) ([]string, error) {
 	rest := make([]string, 0, len(args))
 	for i := 0; i < len(args); i++ {
@@ -153,7 +154,7 @@ func hasFlag(args []string, name string) bool {
 	return false
 }
 
-// worksOffline says whether a kubectl command makes sense without a cluster.
+// worksOffline reports whether a kubectl command works without a cluster.
 func worksOffline(args []string) bool {
 	if len(args) == 0 || hasFlag(args, "--help") || hasFlag(args, "-h") || hasFlag(args, "--client") {
 		return true

@@ -16,13 +16,13 @@ import (
 
 // machineCluster is one line of `carob ls`.
 type machineCluster struct {
-	Name    string `json:"name"` // also of its context in a kubeconfig
+	Name    string `json:"name"` // also the name of its context in a kubeconfig
 	DataDir string `json:"dataDir"`
 	State   string `json:"state"` // ready, not ready, stopped or unknown
 	Version string `json:"version,omitempty"`
 	URL     string `json:"url,omitempty"`
 	PID     int    `json:"pid,omitempty"`
-	Pods    *int   `json:"pods,omitempty"` // that the API has; only of a running one
+	Pods    *int   `json:"pods,omitempty"` // pods in the API; only of a running cluster
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -31,9 +31,9 @@ func (r *root) lsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List the clusters of this machine, running or not",
-		Long: `List the clusters of this machine, running or not. A cluster is known from its
-first start on, until its data directory is removed.`,
+		Short:   "List the clusters on this machine, running or not",
+		Long: `List the clusters on this machine, running or not. A cluster is listed from its
+first start until its data directory is removed.`,
 		Example: `  carob ls
   carob ls -o json
   for d in $(carob ls -o name); do carob down --data-dir "$d"; done`,
@@ -52,7 +52,7 @@ first start on, until its data directory is removed.`,
 			all := make([]machineCluster, len(dirs))
 			var asked sync.WaitGroup
 			for i, d := range dirs {
-				asked.Go(func() { all[i] = r.look(cmd.Context(), d) })
+				asked.Go(func() { all[i] = r.clusterState(cmd.Context(), d) })
 			}
 			asked.Wait()
 			if err := printObject(r.out, output, all, func(w io.Writer) error { return printClusters(w, all) }); err != nil {
@@ -70,8 +70,8 @@ first start on, until its data directory is removed.`,
 	return cmd
 }
 
-// look says how the carob of a data directory does.
-func (r *root) look(ctx context.Context, dataDir string) machineCluster {
+// clusterState returns the state of the cluster of a data directory.
+func (r *root) clusterState(ctx context.Context, dataDir string) machineCluster {
 	of := &root{dataDir: dataDir}
 	c := machineCluster{DataDir: dataDir, State: "unknown"}
 	in, err := of.instance()
@@ -83,7 +83,7 @@ func (r *root) look(ctx context.Context, dataDir string) machineCluster {
 	owner, running, err := instance.Running(in.LockFile)
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		c.Problem = "it belongs to root: use sudo"
+		c.Problem = "belongs to root: use sudo"
 		return c
 	case err != nil:
 		c.Problem = message(err)
@@ -130,7 +130,7 @@ func dash(s string) string {
 	return s
 }
 
-// completeDataDirs offers the data directories of this machine, and all others.
+// completeDataDirs completes the data directories on this machine, and any other.
 func (r *root) completeDataDirs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	dirs, err := instance.List(r.registry)
 	if err != nil || len(dirs) == 0 {

@@ -9,12 +9,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// addOutputFlag adds -o; more are words beside the usual ones.
+// addOutputFlag adds -o; more are formats in addition to the usual ones.
 func addOutputFlag(cmd *cobra.Command, output *string, more ...string) {
 	addChoice(cmd, output, "output", "o", "output format", append([]string{"json", "yaml", "wide"}, more...)...)
 }
 
-// printObject writes v as the format asks; human is for none and for wide.
+// printObject writes v in the given format; human is used for the default and for wide.
 func printObject(w io.Writer, format string, v any, human func(io.Writer) error) error {
 	switch format {
 	case "", "wide":

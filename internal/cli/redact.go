@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// removed stands where something was that nobody else may see.
+// removed replaces what was redacted.
 const removed = "(removed)"
 
-// redactor takes out of texts and objects what may be secret: values that it was
-// told, what looks like a credential, and fields that hold values of users.
+// redactor removes secrets from texts and objects: values that it has learned, anything in the form
+// of a credential, and fields that hold values set by users.
 type redactor struct {
 	known *strings.Replacer
 	seen  map[string]bool
 }
 
-// shortestSecret is the length from which on a value is looked for in texts: shorter
-// ones are words of many sentences. Fields that hold them are removed all the same.
+// shortestSecret is the minimum length of a value that is searched for in texts: shorter values are
+// common words. Fields that hold them are redacted anyway.
 const shortestSecret = 6
 
-// learn takes a secret value, as it is and as it appears encoded.
+// learn adds a secret value, as it is and in its encoded forms.
 func (r *redactor) learn(value string) {
 	if r.seen == nil {
 		r.seen = map[string]bool{}
@@ -33,7 +33,7 @@ func (r *redactor) learn(value string) {
 		if part = strings.TrimSpace(part); len(part) < shortestSecret {
 			continue
 		}
-		quoted, _ := json.Marshal(part) // a string: no error
+		quoted, _ := json.Marshal(part) // cannot fail for a string
 		for _, form := range []string{
 			part, strings.Trim(string(quoted), `"`), strings.Trim(fmt.Sprintf("%q", part), `"`),
 			base64.StdEncoding.EncodeToString([]byte(part)), base64.RawURLEncoding.EncodeToString([]byte(part)),
@@ -47,7 +47,7 @@ func (r *redactor) learn(value string) {
 	r.known = nil
 }
 
-// credentials are things that are secret by their form.
+// credentials matches secrets by their form.
 var credentials = []struct {
 	form *regexp.Regexp
 	with string
@@ -59,14 +59,14 @@ var credentials = []struct {
 	{regexp.MustCompile(`(?i)([a-z0-9_-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
 }
 
-// text is a text without secrets.
+// text returns a text without secrets.
 func (r *redactor) text(s string) string {
 	if r.known == nil {
 		forms := make([]string, 0, len(r.seen))
 		for f := range r.seen {
 			forms = append(forms, f)
 		}
-		slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // a longer one before its beginning
+		slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // longer ones first: a short one may be their beginning
 		pairs := make([]string, 0, 2*len(forms))
 		for _, f := range forms {
 			pairs = append(pairs, f, removed)
@@ -80,7 +80,8 @@ func (r *redactor) text(s string) string {
 	return s
 }
 
-// valueLists are fields with lists of names and values of users, valueMaps fields whose values all are users'.
+// valueLists are fields with lists of names and values set by users; in valueMaps, all values are
+// set by users.
 var (
 	valueLists = []string{"env", "httpHeaders"}
 	valueMaps  = []string{"data", "binaryData", "stringData", "volumeAttributes", "options"}
@@ -88,7 +89,7 @@ var (
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// object is a JSON document without secrets, indented.
+// object returns an object as indented JSON, without secrets.
 func (r *redactor) object(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -129,7 +130,7 @@ func (r *redactor) node(v any) any {
 					values[k] = removed
 				}
 			case slices.Contains(valueLists, name):
-				v[name] = withoutValues(r.node(field))
+				v[name] = namesOnly(r.node(field))
 			default:
 				v[name] = r.node(field)
 			}
@@ -138,8 +139,8 @@ func (r *redactor) node(v any) any {
 	return v
 }
 
-// withoutValues keeps the names of a list of names and values.
-func withoutValues(list any) any {
+// namesOnly keeps the names in a list of names and values.
+func namesOnly(list any) any {
 	elements, _ := list.([]any)
 	for _, e := range elements {
 		if pair, ok := e.(map[string]any); ok && pair["value"] != nil {

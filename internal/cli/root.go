@@ -1,7 +1,6 @@
-// Package cli is carob's command line, one file for each command. A command
-// that works on a running carob speaks the Kubernetes API like any client; only
-// `up` and `down --pods` reach the product itself, through Engine. It must never
-// import a part.
+// Package cli is carob's command line, one file for each command. Commands that need a running
+// cluster use the Kubernetes API like any other client; only `up` and `down --pods` call the
+// product itself, through Engine. Package cli must never import a part.
 package cli
 
 import (
@@ -18,22 +17,23 @@ import (
 	"carob/internal/base/instance"
 )
 
-// Engine is the product as the command line needs it.
+// Engine is the product, as far as the command line needs it.
 type Engine interface {
-	// Up runs all parts until ctx ends. It calls ready once, when the cluster takes pods.
+	// Up runs all parts until ctx is done. It calls ready once, when the cluster accepts pods.
 	Up(ctx context.Context, in instance.Instance, p Progress) error
-	// RemovePods ends every pod of an instance that does not run, and all that it left on the host.
+	// RemovePods ends all pods of an instance that is not running and removes everything they left
+	// on the host.
 	RemovePods(ctx context.Context, in instance.Instance) error
-	// Simulate runs the decisions about pods against a simulated world; false means
-	// that one of their promises broke, which has been told to out.
+	// Simulate runs the pod decisions against a simulated world. It returns false if an invariant
+	// was violated, which it has reported to out.
 	Simulate(ctx context.Context, s Simulation, out, progress io.Writer) (ok bool, err error)
 }
 
-// Progress is told how the start goes on.
+// Progress receives the progress of the start.
 type Progress interface {
-	// Step says that a step ended; detail may be empty.
+	// Step reports that a step has ended; detail may be empty.
 	Step(name, detail string)
-	// Ready says that the cluster takes pods.
+	// Ready reports that the cluster accepts pods.
 	Ready(url string)
 }
 
@@ -46,7 +46,7 @@ type Version struct {
 	Platform   string `json:"platform"`
 }
 
-// Exit is an error that has been told already and only carries an exit code.
+// Exit is an error that has been reported already and only carries an exit code.
 type Exit struct{ Code int }
 
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
@@ -60,28 +60,28 @@ type root struct {
 
 	dataDir    string
 	kubeconfig string
-	registry   string // of the carobs of this machine
+	registry   string // lists the instances on this machine
 }
 
-// New makes the command tree.
+// New creates the command tree.
 func New(engine Engine, version Version, in io.Reader, out, errOut io.Writer) *cobra.Command {
 	r := &root{engine: engine, version: version, in: in, out: out, errOut: errOut, registry: instance.RegistryDir}
 	cmd := &cobra.Command{
 		Use:   "carob",
-		Short: "A Kubernetes-compatible pod engine in one binary",
-		Long: `carob turns this machine into a Kubernetes cluster in a fraction of a second:
-API server, store, scheduler, node agent, container runtime and pod network in
-one process. Unmodified kubectl, client-go and Helm work against it.`,
-		Example: `  # start a cluster in the background, look at it, run a pod
+		Short: "Run a Kubernetes cluster on this machine from a single binary",
+		Long: `carob runs a Kubernetes cluster on this machine and starts it in a fraction of a
+second: API server, etcd, scheduler, controllers, node agent, container runtime,
+and pod network in one process. Use it with unmodified kubectl, client-go, and Helm.`,
+		Example: `  # Start a cluster in the background, list its nodes, run a pod
   carob up --detach
   carob kubectl get nodes
   carob kubectl run web --image=nginx
 
-  # what happened to a pod, and when
+  # Show what happened to a pod, and when
   carob timeline pod/web
 
-Exit codes: 0 done; 1 it failed, or the answer is no; 2 a wrong command, argument
-or flag. ` + "`carob kubectl`" + ` ends as kubectl does.`,
+Exit codes: 0 success; 1 failure, or a negative result; 2 an invalid command,
+argument, or flag. ` + "`carob kubectl`" + ` has the exit codes of kubectl.`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Version:           version.Carob,
@@ -93,8 +93,8 @@ or flag. ` + "`carob kubectl`" + ` ends as kubectl does.`,
 	cmd.SetErr(errOut)
 	cmd.SetFlagErrorFunc(flagError)
 	pf := cmd.PersistentFlags()
-	pf.StringVar(&r.dataDir, "data-dir", "", "directory with all state of one carob (default $"+dataDirEnv+", then "+instance.DefaultDataDir+")")
-	pf.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to speak to (default the one of --data-dir, then $KUBECONFIG)")
+	pf.StringVar(&r.dataDir, "data-dir", "", "directory with the whole state of a cluster (default $"+dataDirEnv+", then "+instance.DefaultDataDir+")")
+	pf.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to use (default the one of --data-dir, then $KUBECONFIG)")
 	_ = cmd.RegisterFlagCompletionFunc("data-dir", r.completeDataDirs)
 	_ = cmd.MarkPersistentFlagFilename("kubeconfig")
 	cmd.AddCommand(
@@ -111,11 +111,11 @@ or flag. ` + "`carob kubectl`" + ` ends as kubectl does.`,
 	return cmd
 }
 
-// dataDirEnv names the data directory where --data-dir is not given.
+// dataDirEnv names the data directory if --data-dir is not set.
 const dataDirEnv = "CAROB_DATA_DIR"
 
-// checkDataDir refuses a data directory that is named by an empty variable of a
-// script, as a rule: it is not the default one.
+// checkDataDir rejects an empty name, which usually comes from an empty variable in a script and
+// does not mean the default.
 func (r *root) checkDataDir(cmd *cobra.Command, _ []string) error {
 	if f := cmd.Flags().Lookup("data-dir"); f != nil && f.Changed && f.Value.String() == "" {
 		return errEmptyDataDir
@@ -123,9 +123,9 @@ func (r *root) checkDataDir(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-var errEmptyDataDir = fmt.Errorf("%w --data-dir: it is empty; leave it out for %s", instance.ErrFlag, instance.DefaultDataDir)
+var errEmptyDataDir = fmt.Errorf("%w --data-dir: it is empty; omit it to use %s", instance.ErrFlag, instance.DefaultDataDir)
 
-// chosenDataDir is what the user said; empty: nothing.
+// chosenDataDir is the data directory that the user chose, or empty.
 func (r *root) chosenDataDir() string {
 	if r.dataDir != "" {
 		return r.dataDir
@@ -133,7 +133,7 @@ func (r *root) chosenDataDir() string {
 	return os.Getenv(dataDirEnv)
 }
 
-// try is a command line for this cluster, to be typed after what was given before.
+// try returns a command line for this cluster, with the flags of the current command.
 func (r *root) try(command string) string {
 	name, rest, _ := strings.Cut(command, " ")
 	words := []string{"carob", name}
@@ -148,7 +148,7 @@ func (r *root) try(command string) string {
 	return strings.Join(words, " ")
 }
 
-// quote makes a word one for a shell.
+// quote quotes a word for a shell.
 func quote(s string) string {
 	if s != "" && strings.IndexFunc(s, func(c rune) bool {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._-+:,@%=", c))
@@ -158,7 +158,7 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// completionExamples completes cobra's own commands.
+// completionExamples adds examples to cobra's own commands.
 func completionExamples(cmd *cobra.Command) {
 	completion, _, err := cmd.Find([]string{"completion"})
 	if err != nil {
@@ -176,7 +176,7 @@ func completionExamples(cmd *cobra.Command) {
 	}
 }
 
-// Main runs the command line and gives the exit code. As "kubectl" it is kubectl.
+// Main runs the command line and returns the exit code. Called as "kubectl", it is kubectl.
 func Main(ctx context.Context, engine Engine, version Version) int {
 	cmd := New(engine, version, os.Stdin, os.Stdout, os.Stderr)
 	args := os.Args[1:]
@@ -191,7 +191,7 @@ func Main(ctx context.Context, engine Engine, version Version) int {
 	return exitCode(err)
 }
 
-// instance derives the names of the carob that --data-dir means.
+// instance derives the names of the instance that --data-dir selects.
 func (r *root) instance() (instance.Instance, error) {
 	return r.instanceOf(instance.Flags{})
 }

@@ -8,40 +8,40 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Simulation says what to simulate.
+// Simulation is what to simulate.
 type Simulation struct {
-	Seed    uint64  // the first one
-	Seeds   uint64  // how many
-	Hours   float64 // virtual hours of each before everything is deleted
-	Without []int   // elements of one seed to leave out
+	Seed    uint64  // the first seed
+	Seeds   uint64  // how many seeds
+	Hours   float64 // virtual hours per seed before everything is deleted
+	Without []int   // elements of one seed to omit
 	Log     bool    // print what happens; for one seed
-	All     bool    // go on after a broken promise
-	Break   string  // a promise to break on purpose
-	List    bool    // only list the promises
+	All     bool    // continue after a violated invariant
+	Break   string  // an invariant to violate on purpose
+	List    bool    // only list the invariants
 }
 
 func (r *root) simCommand() *cobra.Command {
 	var s Simulation
 	cmd := &cobra.Command{
 		Use:   "sim",
-		Short: "Run the decisions about pods against a simulated world",
-		Long: `Run the machine that decides about pods against a simulated runtime, node and
-API server in virtual time: hours in milliseconds, with random pods, users and
-faults. A seed does the same each time, to the last line of its log.
+		Short: "Simulate pods with faults, and check that the pod decisions are right",
+		Long: `Run the code that decides about pods against a simulated runtime, node, and API
+server, in virtual time: hours take milliseconds. Pods, users' actions, and faults
+are random. The same seed always produces the same run, to the last line of its log.
 
-When a promise breaks, it prints the shortest run found that breaks it, what led
-there, and the command that repeats it, and exits with 1. Nothing of this
-machine is touched.`,
-		Example: `  # many seeds on all processors
+If an invariant ("promise") is violated, the command prints the shortest violating
+run it found, the steps that led to it, and the command that repeats it, and exits
+with 1. The simulation does not affect this machine.`,
+		Example: `  # Run many seeds on all processors
   carob sim --seeds 10000 --hours 3
 
-  # one, with all that happens
+  # Run one seed and print everything that happens
   carob sim --seed 7 --log
 
-  # all that is broken in many seeds, each promise once
+  # Report each violated invariant once
   carob sim --seeds 10000 --all
 
-  # what is promised, and what a broken promise looks like
+  # List the invariants, and show what a violation looks like
   carob sim --promises
   carob sim --seeds 100 --break back-off-kept`,
 		Args: noArgs,
@@ -53,10 +53,10 @@ machine is touched.`,
 				return usagef("--hours must be more than 0")
 			}
 			if (s.Log || len(s.Without) > 0) && s.Seeds > 1 {
-				return usagef("--log and --without are for one seed")
+				return usagef("--log and --without require a single seed")
 			}
 			if (s.Log || len(s.Without) > 0) && s.All {
-				return usagef("--all is for many seeds")
+				return usagef("--all requires more than one seed")
 			}
 			begin := time.Now()
 			ok, err := r.engine.Simulate(cmd.Context(), s, r.out, r.errOut)
@@ -75,12 +75,12 @@ machine is touched.`,
 	}
 	fl := cmd.Flags()
 	fl.Uint64Var(&s.Seed, "seed", 0, "the first seed")
-	fl.Uint64Var(&s.Seeds, "seeds", 1, "how many seeds")
-	fl.Float64Var(&s.Hours, "hours", 1, "virtual hours of users and faults in each; recovery and the end of all pods come on top")
-	fl.IntSliceVar(&s.Without, "without", nil, "numbers of pods, faults and deeds of users to leave out, as a failure prints them")
-	fl.BoolVar(&s.Log, "log", false, "print what happens")
-	fl.BoolVar(&s.All, "all", false, "go on after a broken promise, and say how often each was broken")
-	fl.StringVar(&s.Break, "break", "", "break this promise on purpose, to see that it is noticed")
-	fl.BoolVar(&s.List, "promises", false, "list what is checked and the clauses it comes from, and do nothing else")
+	fl.Uint64Var(&s.Seeds, "seeds", 1, "number of seeds")
+	fl.Float64Var(&s.Hours, "hours", 1, "virtual hours of users' actions and faults per seed; recovery and the end of all pods come in addition")
+	fl.IntSliceVar(&s.Without, "without", nil, "numbers of pods, faults, and users' actions to omit, as printed for a violation")
+	fl.BoolVar(&s.Log, "log", false, "print everything that happens")
+	fl.BoolVar(&s.All, "all", false, "continue after a violated invariant, and report how often each was violated")
+	fl.StringVar(&s.Break, "break", "", "violate this invariant on purpose, to see that it is detected")
+	fl.BoolVar(&s.List, "promises", false, "only list the invariants and their clauses")
 	return cmd
 }

@@ -20,8 +20,8 @@ import (
 
 // clusterStatus is what `carob status` prints.
 type clusterStatus struct {
-	DataDir    string       `json:"dataDir,omitempty"`    // of a carob of this machine
-	Kubeconfig string       `json:"kubeconfig,omitempty"` // of a cluster that --kubeconfig names
+	DataDir    string       `json:"dataDir,omitempty"`    // of a local cluster
+	Kubeconfig string       `json:"kubeconfig,omitempty"` // of a cluster selected with --kubeconfig
 	Running    bool         `json:"running"`
 	PID        int          `json:"pid,omitempty"`
 	Started    *metav1.Time `json:"started,omitempty"`
@@ -50,8 +50,8 @@ func (r *root) statusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether carob runs and how its cluster does",
-		Long:  "Say whether carob runs and how its cluster does. The exit code is 0 only when the cluster is ready.",
+		Short: "Show whether carob is running and its cluster is ready",
+		Long:  "Show whether carob is running and its cluster is ready. The exit code is 0 only if the cluster is ready.",
 		Example: `  carob status
   carob status -o json`,
 		Args: noArgs,
@@ -73,7 +73,7 @@ func (r *root) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// status is how the cluster of --kubeconfig or of a data directory does.
+// status returns the state of the cluster of --kubeconfig or of a data directory.
 func (r *root) status(ctx context.Context) (clusterStatus, error) {
 	if r.kubeconfig != "" {
 		cfg, err := r.restConfig()
@@ -197,7 +197,7 @@ func parenthesised(list []string) string {
 	return "(" + strings.Join(list, ", ") + ")"
 }
 
-// residentKB reads a process's resident memory; 0 when it can't be known.
+// residentKB returns the resident memory of a process, or 0 if it is unknown.
 func residentKB(pid int) int64 {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

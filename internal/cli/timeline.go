@@ -24,9 +24,9 @@ func (r *root) timelineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "timeline pod/NAME",
 		Short: "Show what happened to a pod, and when",
-		Long: `Show what happened to a pod as a chart: every action of the node agent with its
-duration and its cause, probes that changed something, kills and why, exit codes.
-It works for pods that are gone, too.`,
+		Long: `Show the history of a pod as a chart: every action of the node agent with its
+duration and cause, probe results that changed something, why containers were
+killed, exit codes. It also works for deleted pods.`,
 		Example: `  carob timeline pod/web
   carob timeline pod/web -n shop -o json`,
 		Args: exactArgs(1),
@@ -57,7 +57,7 @@ It works for pods that are gone, too.`,
 	}
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
-	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: found by asking)")
+	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: ask all nodes)")
 	return cmd
 }
 
@@ -71,10 +71,10 @@ func podName(arg string) (string, error) {
 	case "pod", "pods", "po":
 		return name, nil
 	}
-	return "", usagef("%q is no pod: use pod/NAME", arg)
+	return "", usagef("%q is not a pod: use pod/NAME", arg)
 }
 
-// podEntries asks the pod's node, or all of them when the pod is gone.
+// podEntries asks the pod's node, or all nodes if the pod is gone.
 func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, node string) ([]journal.Entry, error) {
 	nodes := []string{node}
 	if node == "" {
@@ -94,12 +94,12 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 		}
 		var entries []journal.Entry
 		if err := json.Unmarshal(b, &entries); err != nil {
-			return nil, fmt.Errorf("read answer of node %s: %w", n, err)
+			return nil, fmt.Errorf("read the answer of node %s: %w", n, err)
 		}
 		all = append(all, entries...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("nothing is known of pod %s/%s", namespace, name)
+		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
 	}
 	return all, nil
 }
@@ -110,7 +110,7 @@ func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string
 	case err == nil && pod.Spec.NodeName != "":
 		return []string{pod.Spec.NodeName}, nil
 	case err == nil:
-		return nil, fmt.Errorf("pod %s/%s is not on a node yet%s", namespace, name, whyPending(pod))
+		return nil, fmt.Errorf("pod %s/%s is not assigned to a node yet%s", namespace, name, whyPending(pod))
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("get pod: %w", err)
 	}
@@ -153,7 +153,7 @@ func (r *root) podNames(ctx context.Context, namespace string) []string {
 	return names
 }
 
-// terminal tells width and whether colours make sense.
+// terminal returns the width of the terminal and whether it has colours.
 func terminal(w io.Writer) (width int, color bool) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

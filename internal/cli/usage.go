@@ -12,20 +12,20 @@ import (
 	"carob/internal/base/instance"
 )
 
-// Exit codes of all commands but kubectl, which has its own.
+// Exit codes of all commands except kubectl, which has its own.
 const (
-	exitFailed = 1 // it could not be done, or the answer is no (`carob status`)
-	exitUsage  = 2 // it was not asked in a way that can be understood
+	exitFailed = 1 // failure, or a negative result (`carob status`)
+	exitUsage  = 2 // the command line is invalid
 )
 
-// usageError is a wrong command, argument or flag.
+// usageError is an invalid command, argument, or flag.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// exitCode is what the process ends with after an error.
+// exitCode returns the exit code for an error.
 func exitCode(err error) int {
 	var exit Exit
 	var usage usageError
@@ -40,13 +40,13 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// goWords are what Go says where a user would say something else.
-var goWords = strings.NewReplacer("context deadline exceeded", "no answer in time", "context canceled", "it was stopped")
+// plainErrors replaces Go's error texts with plain ones.
+var plainErrors = strings.NewReplacer("context deadline exceeded", "no answer in time", "context canceled", "it was stopped")
 
-// message is an error as users read it.
-func message(err error) string { return goWords.Replace(err.Error()) }
+// message formats an error for users.
+func message(err error) string { return plainErrors.Replace(err.Error()) }
 
-// finish makes all commands of a tree answer to wrong use in the same way.
+// finish makes all commands of a tree handle invalid use in the same way.
 func finish(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.Args = cobra.ArbitraryArgs
@@ -57,7 +57,7 @@ func finish(cmd *cobra.Command) {
 	}
 }
 
-// group is a command that only has others below it.
+// group is a command that only has subcommands.
 func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -81,10 +81,10 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usagef("%s takes no argument, %q is one too many\nSee '%s --help'", cmd.CommandPath(), args[0], cmd.CommandPath())
+	return usagef("%s takes no arguments, but %q was given\nSee '%s --help'", cmd.CommandPath(), args[0], cmd.CommandPath())
 }
 
-// exactArgs is for commands that take the arguments of their Use line, no more and no less.
+// exactArgs is for commands that take exactly the arguments of their Use line.
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == n {
@@ -94,7 +94,7 @@ func exactArgs(n int) cobra.PositionalArgs {
 	}
 }
 
-// someArgs is for commands that take one argument or more.
+// someArgs is for commands that take one or more arguments.
 func someArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return nil
@@ -103,10 +103,10 @@ func someArgs(cmd *cobra.Command, args []string) error {
 }
 
 func wantsArgs(cmd *cobra.Command) error {
-	return usagef("use it as: %s\nSee '%s --help'", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
+	return usagef("usage: %s\nSee '%s --help'", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
 }
 
-// flagError says which flag is wrong and what it may be.
+// flagError names the invalid flag and the accepted values.
 func flagError(cmd *cobra.Command, err error) error {
 	text := err.Error()
 	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -116,16 +116,16 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usagef("%s\nSee '%s --help'", text, cmd.CommandPath())
 }
 
-// kindOf is what a flag takes, in words.
+// kindOf describes the values that a flag accepts.
 func kindOf(v pflag.Value) string {
 	if c, ok := v.(*choice); ok {
 		return c.either()
 	}
 	switch v.Type() {
 	case "int", "int64":
-		return "a whole number"
+		return "an integer"
 	case "uint64":
-		return "a whole number from 0 on"
+		return "a non-negative integer"
 	case "float64":
 		return "a number"
 	case "bool":
@@ -133,12 +133,12 @@ func kindOf(v pflag.Value) string {
 	case "duration":
 		return "a duration, such as 30s or 5m"
 	case "intSlice":
-		return "a list of whole numbers with commas between them"
+		return "a comma-separated list of integers"
 	}
 	return "a " + v.Type()
 }
 
-// choice is a flag with a few words that it may be; or nothing, by default.
+// choice is a flag that accepts a few words, or nothing by default.
 type choice struct {
 	to    *string
 	words []string
@@ -162,17 +162,17 @@ func (c *choice) Set(s string) error {
 
 func (c *choice) Type() string { return strings.Join(c.words, "|") }
 
-// addChoice adds a flag that is one of a few words, and completes them.
+// addChoice adds a flag that accepts one of a few words, and completes them.
 func addChoice(cmd *cobra.Command, to *string, name, short, usage string, words ...string) {
 	cmd.Flags().VarP(&choice{to, words}, name, short, usage)
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// helpCommand is `carob help COMMAND`; cobra's own ends with 0 for one that is not there.
+// helpCommand is `carob help COMMAND`; cobra's own exits with 0 for an unknown command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",
-		Short:   "Say how a command is used",
+		Short:   "Show the help of a command",
 		Example: "  carob help up\n  carob help image pull",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			of, _, err := cmd.Root().Find(args)

@@ -15,7 +15,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-// noEngine does nothing, well.
+// noEngine does nothing.
 type noEngine struct{}
 
 func (noEngine) Up(context.Context, instance.Instance, Progress) error { return nil }
@@ -36,7 +36,7 @@ func carob(t *testing.T, args ...string) (out string, err error) {
 	return o.String(), err
 }
 
-// walk calls f for each command of the tree but kubectl's own.
+// walk calls f for each command of the tree except kubectl's own.
 func walk(cmd *cobra.Command, f func(*cobra.Command)) {
 	f(cmd)
 	for _, c := range cmd.Commands() {
@@ -46,8 +46,8 @@ func walk(cmd *cobra.Command, f func(*cobra.Command)) {
 
 func words(cmd *cobra.Command) []string { return strings.Fields(cmd.CommandPath())[1:] }
 
-// TestEveryCommandHelps: each says what it is for, and shows how it is used.
-func TestEveryCommandHelps(t *testing.T) {
+// Each command has a description and examples, and each flag a text.
+func TestEveryCommandHasHelp(t *testing.T) {
 	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
 		if cmd.Short == "" || !strings.Contains(cmd.Example, "carob") {
 			t.Errorf("%s: short %q, example %q", cmd.CommandPath(), cmd.Short, cmd.Example)
@@ -64,14 +64,14 @@ func TestEveryCommandHelps(t *testing.T) {
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if f.Usage == "" {
-				t.Errorf("%s --%s: no word about it", cmd.CommandPath(), f.Name)
+				t.Errorf("%s --%s: no help text", cmd.CommandPath(), f.Name)
 			}
 		})
 	})
 }
 
-// TestWrongUse: what can't be understood ends with 2 and says what could be.
-func TestWrongUse(t *testing.T) {
+// An invalid command line exits with 2, and the message says what is valid.
+func TestInvalidUseExitsWith2(t *testing.T) {
 	refused := func(t *testing.T, args []string, says ...string) {
 		t.Helper()
 		_, err := carob(t, args...)
@@ -86,14 +86,14 @@ func TestWrongUse(t *testing.T) {
 		}
 		for _, raw := range []string{"strconv.", "netip.", "time: ", "arg(s)", "stat /", "%!", "invalid syntax"} {
 			if strings.Contains(message(err), raw) {
-				t.Errorf("carob %q speaks Go: %q", args, message(err))
+				t.Errorf("carob %q: %q is Go's wording", args, message(err))
 			}
 		}
 	}
-	// Flags that take any text: names that only the cluster knows, files that are made.
+	// Flags that take any text: names that only the cluster knows, files that are created.
 	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path", "container-log-dir", "output-file",
-		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim", // package app looks at these
-		"etcd-certfile", "etcd-keyfile"} // one without the other is refused first
+		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim", // package app checks these
+		"etcd-certfile", "etcd-keyfile"} // one without the other is rejected first
 	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing || cmd.Name() == "help" {
 			return
@@ -104,7 +104,7 @@ func TestWrongUse(t *testing.T) {
 		} else if cmd.Args != nil && cmd.Args(cmd, nil) == nil && cmd.Args(cmd, []string{"x"}) != nil {
 			refused(t, append(words(cmd), "surplus"), `"surplus"`)
 		} else if cmd.Args != nil && cmd.Args(cmd, nil) != nil {
-			refused(t, words(cmd), "use it as: "+cmd.CommandPath())
+			refused(t, words(cmd), "usage: "+cmd.CommandPath())
 		}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Value.Type() == "string" && slices.Contains(anyText, f.Name) {
@@ -132,8 +132,8 @@ func TestWrongUse(t *testing.T) {
 	refused(t, []string{"kubeconfig", "--file", "x"}, "--merge")
 }
 
-// TestFailuresAreOne: what was understood and can't be done ends with 1.
-func TestFailuresAreOne(t *testing.T) {
+// A valid command that fails exits with 1.
+func TestFailuresExitWith1(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"demo"}, {"image", "ls"}, {"kubeconfig"}, {"timeline", "web"}, {"kubectl", "get", "pods"}} {
 		if _, err := carob(t, args...); exitCode(err) != exitFailed {
 			t.Errorf("carob %q: %v", args, err)
@@ -152,8 +152,8 @@ func TestFailuresAreOne(t *testing.T) {
 	}
 }
 
-// TestHints: what to type next goes on with what was typed before.
-func TestHints(t *testing.T) {
+// Commands suggested in messages have the flags that select the cluster.
+func TestSuggestedCommands(t *testing.T) {
 	t.Setenv(dataDirEnv, "")
 	for want, r := range map[string]root{
 		"carob kubectl get nodes":                        {},
@@ -170,8 +170,8 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestDataDirOfTheEnvironment: the variable stands for the flag, and the flag is stronger.
-func TestDataDirOfTheEnvironment(t *testing.T) {
+// The variable replaces the flag, and the flag takes precedence.
+func TestDataDirFromEnvironment(t *testing.T) {
 	t.Setenv(dataDirEnv, "/from/env")
 	r := &root{}
 	if in, err := r.instance(); err != nil || in.DataDir != "/from/env" {

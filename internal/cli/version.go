@@ -11,7 +11,7 @@ func (r *root) versionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version of carob and of the Kubernetes API it serves",
+		Short:   "Print the versions of carob and of the Kubernetes API it serves",
 		Example: "  carob version\n  carob version -o json",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -22,7 +22,7 @@ func (s *Store) servePod(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	case len(entries) == 0:
-		http.Error(w, "nothing is known of pod "+namespace+"/"+name, http.StatusNotFound)
+		http.Error(w, "no entries for pod "+namespace+"/"+name, http.StatusNotFound)
 		return
 	}
 	body, err := json.Marshal(entries)

@@ -83,12 +83,12 @@ func TestImages(t *testing.T) {
 func TestDemoAndTimeline(t *testing.T) {
 	nativeOnly(t, "the demo image is imported")
 	c := shared
-	contains(t, "demo", c.carob(t, "demo"), "scheduled to node e2e-node", "init container prepare ended: Completed, exit code 0", "container web runs",
-		"ready: the readiness probe succeeded", "Hello from", "hook: postStart", "deletion asked for", "gone")
+	contains(t, "demo", c.carob(t, "demo"), "scheduled to node e2e-node", "init container prepare ended: Completed, exit code 0", "container web is running",
+		"ready: the readiness probe succeeded", "Hello from", "hook: postStart", "deletion requested", "gone")
 	// The pod is gone; what happened to it is still known.
 	line := c.carob(t, "timeline", "pod/carob-demo")
 	contains(t, "timeline", line, "web", "prepare")
-	contains(t, "nothing known", carobFails(t, "--data-dir", c.DataDir, "timeline", "pod/never-was"), "nothing is known of pod default/never-was")
+	contains(t, "no entries", carobFails(t, "--data-dir", c.DataDir, "timeline", "pod/never-was"), "no entries for pod default/never-was")
 }
 
 func TestBadUse(t *testing.T) {
