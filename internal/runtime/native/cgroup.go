@@ -20,6 +20,7 @@ type hierarchy struct {
 	name        string // what stands below /sys/fs/cgroup: "cpu,cpuacct", "systemd", "" on v2
 	mount       string
 	controllers []string
+	unified     bool // version 2
 }
 
 func (h *hierarchy) has(controller string) bool {
@@ -41,7 +42,7 @@ func (c *cgroups) whole() *cgroups {
 	if c.hybrid == "" {
 		return c
 	}
-	return &cgroups{tree: append(slices.Clone(c.tree), hierarchy{name: "unified", mount: c.hybrid})}
+	return &cgroups{tree: append(slices.Clone(c.tree), hierarchy{name: "unified", mount: c.hybrid, unified: true})}
 }
 
 // findCgroups reads a mountinfo file.
@@ -86,7 +87,7 @@ func findCgroups(mountinfo []byte) (*cgroups, error) {
 	if unified == "" {
 		return nil, errors.New("no cgroup file system is mounted")
 	}
-	return &cgroups{v2: true, tree: []hierarchy{{mount: unified}}}, nil
+	return &cgroups{v2: true, tree: []hierarchy{{mount: unified, unified: true}}}, nil
 }
 
 // of answers where a controller's files of the group are; "" when the host has none.
@@ -102,13 +103,37 @@ func (c *cgroups) of(controller, group string) string {
 	return ""
 }
 
-// procs are the files that a process writes to in order to join the group.
-func (c *cgroups) procs(group string) []string {
-	out := make([]string, len(c.tree))
+// entry is how a process with one thread gets into a group, without cgroup.procs: a write to that file holds
+// the lock of all cgroups for a grace period of RCU, 5 to 20 ms, when none was written to just before.
+// A thread that moves itself by "0" in tasks needs none (Linux 5.5), nor does one that is made in its group.
+type entry struct {
+	tasks   []string // version 1: the files that it writes "0" to
+	cpu     int      // which of them shares out processor time; -1 for none
+	unified string   // version 2: the directory that it is cloned into; "" for none
+}
+
+func (c *cgroups) entry(group string) entry {
+	e := entry{tasks: []string{}, cpu: -1}
 	for i := range c.tree {
-		out[i] = c.tree[i].mount + group + "/cgroup.procs"
+		h := &c.tree[i]
+		if h.unified {
+			e.unified = h.mount + group
+			continue
+		}
+		if h.has("cpu") {
+			e.cpu = len(e.tasks)
+		}
+		e.tasks = append(e.tasks, h.mount+group+"/tasks")
 	}
-	return out
+	return e
+}
+
+// open opens the directory to be cloned into; nil for none.
+func (e *entry) open() (*os.File, error) {
+	if e.unified == "" {
+		return nil, nil
+	}
+	return os.Open(e.unified)
 }
 
 // controllersV2 are those a container can use; the others stay with the host.

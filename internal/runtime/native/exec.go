@@ -119,12 +119,11 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if x.helper, err = r.programs.theHelper(); err != nil {
 		return 0, err
 	}
-	if r.groups.v2 {
-		if x.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
-			return 0, fmt.Errorf("opening the container's cgroup: %w", err)
-		}
-		defer x.cgroup.Close()
+	place := r.groups.entry(pl.cgroup)
+	if x.cgroup, err = place.open(); err != nil {
+		return 0, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
+	defer x.cgroup.Close() // nil on version 1, which Close takes
 	var run *running
 	kill := func() {
 		if run != nil {

@@ -660,7 +660,7 @@ func TestSysctlWithNUL(t *testing.T) {
 		"a link":                        {flags: flagBytes << 1, s: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
 		"another mount":                 {flags: flagBytes << 1, s: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
 	} {
-		m, err := w.r.programs.startMonitor(w.r.groups.whole().procs(w.r.monitors))
+		m, err := w.r.programs.startMonitor(w.r.groups.whole().entry(w.r.monitors))
 		if err != nil {
 			t.Fatal(err)
 		}

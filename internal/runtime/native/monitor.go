@@ -89,9 +89,9 @@ type monitor struct {
 	gone chan struct{} // closed when the line is broken
 }
 
-// startMonitor starts a monitor that belongs to no pod yet. It joins the given
+// startMonitor starts a monitor that belongs to no pod yet. It enters the given
 // cgroups and ends with this process until setup.
-func (p *programs) startMonitor(procs []string) (*monitor, error) {
+func (p *programs) startMonitor(place entry) (*monitor, error) {
 	program, err := p.theMonitor()
 	if err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
@@ -107,10 +107,18 @@ func (p *programs) startMonitor(procs []string) (*monitor, error) {
 	cmd := &exec.Cmd{
 		Path:        fmt.Sprintf("/proc/self/fd/%d", rawFD(program)),
 		Args:        []string{"carob-monitor"},
-		Env:         procs,
+		Env:         append([]string{}, place.tasks...), // nil would be our environment
 		Dir:         "/",
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	group, err := place.open()
+	if err != nil {
+		return nil, fmt.Errorf("opening the cgroup of monitors: %w", err)
+	}
+	defer group.Close() // nil for none, which Close takes
+	if group != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, rawFD(group)
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)

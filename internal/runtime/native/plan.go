@@ -292,20 +292,18 @@ func (pl *containerPlan) program() (*program, error) {
 	return p, p.err
 }
 
-// joinGroups enters the container's cgroups, on version 1: on 2 the monitor's clone
-// put us there already. The one that shares out processor time is only opened, and
+// joinGroups enters the container's cgroups of version 1: the monitor's clone
+// put us into that of version 2. The one that shares out processor time is only opened, and
 // its slot answered, -1 for none: what we do until the exec must neither
 // wait behind all else for a pod that asked for no processor, nor be paid from a small quota.
 func (pl *containerPlan) joinGroups(p *program) (cpu int) {
 	cpu = -1
-	if pl.groups.v2 {
-		return cpu
-	}
-	for i, procs := range pl.groups.procs(pl.cgroup) {
-		if pl.groups.tree[i].has("cpu") {
-			cpu = p.open(procs, unix.O_WRONLY)
+	e := pl.groups.entry(pl.cgroup)
+	for i, tasks := range e.tasks {
+		if i == e.cpu {
+			cpu = p.open(tasks, unix.O_WRONLY)
 		} else {
-			p.write(procs, "0")
+			p.write(tasks, "0")
 		}
 	}
 	return cpu

@@ -104,7 +104,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, errors.Join(err, programs.close())
 	}
 	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
-		return programs.startMonitor(outside.procs(r.monitors))
+		return programs.startMonitor(outside.entry(r.monitors))
 	})
 	if err := r.adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())

@@ -232,7 +232,7 @@ func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(),
 		return release, err
 	}
 	// A monitor that is set up for no pod waits, and ends with its line.
-	holder, err := r.programs.startMonitor([]string{}) // nil would be our environment
+	holder, err := r.programs.startMonitor(entry{})
 	if err != nil {
 		return release, err
 	}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -110,9 +109,9 @@ func TestScopes(t *testing.T) {
 	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Said(), want) || len(u.Names()) != 0 {
 		t.Errorf("systemd heard %q, want %q; %q are left", u.Said(), want, u.Names())
 	}
-	for _, file := range u.groups.procs(group) {
-		if exists(filepath.Dir(file)) {
-			t.Errorf("%s is left", filepath.Dir(file))
+	for _, h := range u.groups.tree {
+		if exists(h.mount + group) {
+			t.Errorf("%s is left", h.mount+group)
 		}
 	}
 
@@ -217,8 +216,13 @@ func TestUnitIsKilled(t *testing.T) {
 			if err := groups.make(service); err != nil {
 				t.Fatal(err)
 			}
+			procs := make([]string, len(groups.tree))
+			for i, h := range groups.tree {
+				procs[i] = h.mount + service + "/cgroup.procs"
+			}
 			cmd := exec.Command(os.Args[0], "-test.run=^TestUnitIsKilled$")
-			cmd.Env = append(os.Environ(), unitDir+"="+w.dir, unitDir+"_ROOT="+w.cfg.CgroupRoot, unitDir+"_SLICE="+slice, unitDir+"_PROCS="+strings.Join(groups.procs(service), ":"))
+			cmd.Env = append(os.Environ(), unitDir+"="+w.dir, unitDir+"_ROOT="+w.cfg.CgroupRoot,
+				unitDir+"_SLICE="+slice, unitDir+"_PROCS="+strings.Join(procs, ":"))
 			var said strings.Builder
 			out, err := cmd.StdoutPipe()
 			if err != nil {

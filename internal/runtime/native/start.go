@@ -164,10 +164,11 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if st.oom = r.groups.oomFile(pl.cgroup); st.oom != nil {
 		open = append(open, st.oom)
 	}
-	if r.groups.v2 {
-		if st.cgroup, err = os.Open(r.groups.tree[0].mount + pl.cgroup); err != nil {
-			return 0, nil, err
-		}
+	place := r.groups.entry(pl.cgroup)
+	if st.cgroup, err = place.open(); err != nil {
+		return 0, nil, fmt.Errorf("opening the container's cgroup: %w", err)
+	}
+	if st.cgroup != nil {
 		open = append(open, st.cgroup)
 	}
 	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {

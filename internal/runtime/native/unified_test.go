@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -73,6 +74,15 @@ func TestFindCgroups(t *testing.T) {
 	}
 	if c.v2 || len(c.tree) != 3 || c.of("cpuacct", "/x") != "/sys/fs/cgroup/cpu,cpuacct/x" || c.of("hugetlb", "/x") != "" || c.of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
 		t.Errorf("%+v", c)
+	}
+	// Not cgroup.procs: a write to it may wait for 20 ms, with the lock of all cgroups.
+	want := entry{tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks", "/sys/fs/cgroup/memory/x/tasks"}, cpu: 1}
+	if e := c.entry("/x"); !reflect.DeepEqual(e, want) {
+		t.Errorf("a process enters by %+v, want %+v", e, want)
+	}
+	want.unified = "/sys/fs/cgroup/unified/x"
+	if e := c.whole().entry("/x"); !reflect.DeepEqual(e, want) {
+		t.Errorf("with the unified tree a process enters by %+v, want %+v", e, want)
 	}
 	c, err = findCgroups([]byte("29 23 0:25 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"))
 	if err != nil || !c.v2 || c.of("memory", "/x") != "/sys/fs/cgroup/x" {
@@ -203,7 +213,7 @@ func TestCapabilities(t *testing.T) {
 // cgroup v2 only, on a tree of ordinary files.
 func TestUnifiedFiles(t *testing.T) {
 	root := t.TempDir()
-	c := &cgroups{v2: true, tree: []hierarchy{{mount: root}}}
+	c := &cgroups{v2: true, tree: []hierarchy{{mount: root, unified: true}}}
 	files := func(dir string, names ...string) {
 		t.Helper()
 		if err := os.MkdirAll(root+dir, 0o755); err != nil {
@@ -238,8 +248,8 @@ func TestUnifiedFiles(t *testing.T) {
 	if err := c.apply("/pod/c", &cri.LinuxContainerResources{Unified: map[string]string{"memory.nonsense": "1"}}); err == nil {
 		t.Error("a file that is not there is no error")
 	}
-	if got := c.procs("/pod/c"); len(got) != 1 || got[0] != root+"/pod/c/cgroup.procs" {
-		t.Errorf("a process joins by %q", got)
+	if e := c.entry("/pod/c"); len(e.tasks) != 0 || e.cpu != -1 || e.unified != root+"/pod/c" {
+		t.Errorf("a process enters by %+v", e)
 	}
 	if pids := c.pids("/pod/c"); len(pids) != 2 || pids[1] != 34 {
 		t.Errorf("processes %v", pids)

@@ -409,7 +409,7 @@ static void sweep(void)
 
 int main(int argc, char **argv, char **envp)
 {
-	// The environment is nothing but the cgroup.procs files to join.
+	// The environment is nothing but the files of the cgroups to join.
 	(void)argc, (void)argv;
 	sigset_t m;
 	sigemptyset(&m);
