@@ -13,11 +13,15 @@ import (
 // poolIdle is how long nobody must have asked before a grown pool shrinks again.
 const poolIdle = 30 * time.Second
 
+// poolPause is how long the pool leaves the processors and the kernel's lock of all
+// links to the pod that took a place, while it has half of what it wants.
+const poolPause = 50 * time.Millisecond
+
 // pool keeps places ready, so that attaching a pod costs an address only. One
 // goroutine fills it; its size doubles when somebody found it empty and falls
 // back when nobody asks. While it is full and small it does nothing at all.
 //
-//	take ──▶ ready places ◀── fill, one at a time ◀── wake
+//	take ──▶ ready places ◀── fill, one at a time ◀── a pause, while half are left ◀── wake
 //	  └─ empty: grow, the caller makes its own
 type pool struct {
 	make     func(context.Context) (*place, error)
@@ -69,8 +73,30 @@ func (p *pool) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+			p.pause(ctx)
 		case <-idle:
 			p.shrink()
+		}
+	}
+}
+
+// pause waits poolPause, or until less than half are left.
+func (p *pool) pause(ctx context.Context) {
+	over := time.NewTimer(poolPause)
+	defer over.Stop()
+	for {
+		p.mu.Lock()
+		low := len(p.ready)*2 < p.size
+		p.mu.Unlock()
+		if low {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over.C:
+			return
+		case <-p.wake:
 		}
 	}
 }

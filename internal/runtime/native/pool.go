@@ -1,10 +1,17 @@
 package native
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
+
+// refillPause is how long the pool leaves the processors to the pod that took a
+// monitor, while it has half of its own.
+const refillPause = 50 * time.Millisecond
 
 // monitorPool keeps a few monitors ready, so that the start of their process
-// is not on the path of a pod. It refills off the path and ends its monitors
-// with itself.
+// is not on the path of a pod. It refills a moment later, at once when less than half
+// are left, and ends its monitors with itself.
 type monitorPool struct {
 	start func() (*monitor, error)
 	ready chan *monitor
@@ -38,15 +45,12 @@ func (p *monitorPool) fill() {
 		case <-p.stop:
 			return
 		case <-p.want:
+			p.pause()
 		}
 		for len(p.ready) < cap(p.ready) {
 			m, err := p.start()
 			if err != nil {
 				break // get tries itself and tells
-			}
-			if _, err := m.list(); err != nil { // what it touches first it need not touch first for a pod
-				m.conn.Close()
-				break
 			}
 			select {
 			case p.ready <- m:
@@ -54,6 +58,21 @@ func (p *monitorPool) fill() {
 				m.conn.Close()
 				return
 			}
+		}
+	}
+}
+
+// pause waits refillPause, or until less than half are left.
+func (p *monitorPool) pause() {
+	over := time.NewTimer(refillPause)
+	defer over.Stop()
+	for len(p.ready)*2 >= cap(p.ready) {
+		select {
+		case <-p.stop:
+			return
+		case <-over.C:
+			return
+		case <-p.want:
 		}
 	}
 }

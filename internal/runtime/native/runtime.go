@@ -104,7 +104,15 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, errors.Join(err, programs.close())
 	}
 	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
-		return programs.startMonitor(outside.entry(r.monitors))
+		m, err := programs.startMonitor(outside.entry(r.monitors))
+		if err != nil {
+			return nil, err
+		}
+		if _, err := m.list(); err != nil { // what it touches first it need not touch first for a pod
+			m.conn.Close()
+			return nil, err
+		}
+		return m, nil
 	})
 	if err := r.adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())

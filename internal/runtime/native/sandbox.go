@@ -52,8 +52,7 @@ func sandboxName(m *cri.PodSandboxMetadata) string {
 	return fmt.Sprintf("sandbox %s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// RunPodSandbox makes a sandbox. Its network, its files, its monitor and the cgroup of
-// its first container are made side by side.
+// RunPodSandbox makes a sandbox. Its network, its files and its monitor are made side by side.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	cfg := req.GetConfig()
 	if cfg.GetMetadata().GetName() == "" {
