@@ -235,7 +235,7 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 		if got := strings.Join(order, " "); got != want {
 			t.Errorf("nnp %v:\ngot  %s\nwant %s", nnp, got, want)
 		}
-		if o := p.ops[0]; o.code != opWrite || o.s[0] != "/cg/memory/c/cgroup.procs" {
+		if o := p.ops[0]; o.code != opWrite || o.s[0] != "/cg/memory/c/tasks" {
 			t.Errorf("the first operation is not the cgroup's: %+v", o)
 		}
 	}
