@@ -1,0 +1,230 @@
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// manage says which pods go or come. It reports whether it found anything, for then
+// the status follows with the next question. One answer deletes or creates (W5.42).
+func (p *plan) manage() bool {
+	switch {
+	case p.verdict != nil:
+		if !p.recorded(p.verdict.Type) {
+			return false // the reason is stored before anything is deleted for it (W5.89)
+		}
+		p.remove(p.active, false)
+	case p.job.DeletionTimestamp != nil: // W5.44
+	case p.suspended():
+		p.remove(p.active, true)
+	default:
+		if p.remove(p.surplus(), true); len(p.out.Delete) == 0 {
+			p.create()
+		}
+	}
+	return len(p.out.Delete)+len(p.out.Create) > 0
+}
+
+// recorded reports whether a condition stands in the stored status.
+func (p *plan) recorded(kind batchv1.JobConditionType) bool {
+	return slices.ContainsFunc(p.stored.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+}
+
+func (p *plan) remove(pods []*corev1.Pod, untrack bool) {
+	for _, pod := range pods[:min(len(pods), limit)] {
+		p.out.Delete = append(p.out.Delete, Deletion{Pod: pod, Untrack: untrack && Tracked(pod)})
+	}
+}
+
+// wanted is how many pods should be active (W5.40).
+func (p *plan) wanted() int {
+	spec := &p.job.Spec
+	if spec.Completions == nil {
+		if p.succeeded > 0 {
+			return len(p.active)
+		}
+		return int(*spec.Parallelism)
+	}
+	return int(max(0, min(*spec.Parallelism, *spec.Completions-p.succeeded)))
+}
+
+// surplus returns the active pods that have to go: in Indexed Jobs those that no index
+// needs, then as many as are too many (W5.41).
+func (p *plan) surplus() []*corev1.Pod {
+	var out []*corev1.Pod
+	left := p.active
+	if p.indexed {
+		best := map[int]*corev1.Pod{}
+		for _, pod := range p.active {
+			if i := indexOf(pod); p.within(pod) && (best[i] == nil || compareForDeletion(best[i], pod) < 0) {
+				best[i] = pod
+			}
+		}
+		left = nil
+		for _, pod := range p.active {
+			if best[indexOf(pod)] == pod {
+				left = append(left, pod)
+			} else {
+				out = append(out, pod)
+			}
+		}
+	}
+	if more := len(p.active) - p.wanted() - len(out); more > 0 {
+		left = slices.Clone(left)
+		slices.SortStableFunc(left, compareForDeletion)
+		out = append(out, left[:more]...)
+	}
+	return out
+}
+
+// create says which pods come, unless failures have to be waited out.
+func (p *plan) create() {
+	n := p.wanted() - len(p.active)
+	if p.onlyFailed() {
+		n -= len(p.terminating)
+	}
+	if n <= 0 {
+		return
+	}
+	n = min(n, limit)
+	if !p.perIndex {
+		if wait := left(p.out.Memory.Failures, p.out.Memory.Last, p.in.Now); wait > 0 {
+			p.lookIn(wait)
+			return
+		}
+	}
+	if !p.indexed {
+		for range n {
+			p.out.Create = append(p.out.Create, p.pod(-1))
+		}
+		return
+	}
+	for _, i := range p.pending(n) {
+		if w := p.waiting[i]; p.perIndex && w != nil {
+			if wait := left(failuresBefore(w)+1, finishedAt(w), p.in.Now); wait > 0 {
+				p.lookIn(wait)
+				continue
+			}
+		}
+		p.out.Create = append(p.out.Create, p.pod(i))
+	}
+}
+
+// pod makes a pod from the template, of an index or of none (-1) (W0.30, W0.31, W5.50).
+func (p *plan) pod(index int) *corev1.Pod {
+	t := p.job.Spec.Template.DeepCopy()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.job.Namespace, GenerateName: p.job.Name + "-", Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.job, batchv1.SchemeGroupVersion.WithKind("Job"))},
+		},
+		Spec: t.Spec,
+	}
+	if !slices.Contains(pod.Finalizers, Finalizer) {
+		pod.Finalizers = append(pod.Finalizers, Finalizer)
+	}
+	if index < 0 {
+		return pod
+	}
+	text := strconv.Itoa(index)
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Labels[batchv1.JobCompletionIndexAnnotation] = text
+	pod.Annotations[batchv1.JobCompletionIndexAnnotation] = text
+	pod.Spec.Hostname = fmt.Sprintf("%s-%d", p.job.Name, index)
+	pod.GenerateName = prefix(p.job.Name, "-"+text+"-")
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			addIndexVariable(&list[i])
+		}
+	}
+	if p.perIndex {
+		p.passOn(pod, p.waiting[index])
+	}
+	return pod
+}
+
+// passOn tells a pod how often its index failed before it (W5.62).
+func (p *plan) passOn(pod, before *corev1.Pod) {
+	failures, ignored := int32(0), int32(0)
+	if before != nil {
+		failures, ignored = counted(before, batchv1.JobIndexFailureCountAnnotation), counted(before, batchv1.JobIndexIgnoredFailureCountAnnotation)
+		if counts, _ := p.policy(before); counts {
+			failures++
+		} else {
+			ignored++
+		}
+	}
+	pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(failures))
+	if ignored > 0 {
+		pod.Annotations[batchv1.JobIndexIgnoredFailureCountAnnotation] = strconv.Itoa(int(ignored))
+	}
+}
+
+// nameLimit is how much of a generateName the API server keeps (W0.31).
+const nameLimit = 58
+
+// prefix joins a Job's name and an ending, cutting the name so that the ending is kept.
+func prefix(name, ending string) string {
+	return name[:min(len(name), max(0, nameLimit-len(ending)))] + ending
+}
+
+const indexVariable = "JOB_COMPLETION_INDEX"
+
+func addIndexVariable(c *corev1.Container) {
+	if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == indexVariable }) {
+		return
+	}
+	c.Env = append(c.Env, corev1.EnvVar{Name: indexVariable, ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"}}})
+}
+
+// compareForDeletion says which of two active pods goes first (W5.57).
+func compareForDeletion(a, b *corev1.Pod) int {
+	flag := func(first bool, second bool) int {
+		switch {
+		case first == second:
+			return 0
+		case first:
+			return -1
+		}
+		return 1
+	}
+	newerFirst := func(x, y time.Time) int {
+		if x.IsZero() || y.IsZero() {
+			return flag(x.IsZero(), y.IsZero())
+		}
+		return -x.Compare(y)
+	}
+	rank := map[corev1.PodPhase]int{corev1.PodPending: 0, corev1.PodUnknown: 1, corev1.PodRunning: 2}
+	restarts := func(list []corev1.ContainerStatus) (n int32) {
+		for _, s := range list {
+			n = max(n, s.RestartCount)
+		}
+		return n
+	}
+	return cmp.Or(
+		flag(a.Spec.NodeName == "", b.Spec.NodeName == ""),
+		cmp.Compare(rank[a.Status.Phase], rank[b.Status.Phase]),
+		flag(!isReady(a), !isReady(b)),
+		newerFirst(readySince(a), readySince(b)),
+		-cmp.Compare(restarts(a.Status.ContainerStatuses), restarts(b.Status.ContainerStatuses)),
+		-cmp.Compare(restarts(sidecars(a)), restarts(sidecars(b))),
+		newerFirst(a.CreationTimestamp.Time, b.CreationTimestamp.Time),
+		compareNames(a, b),
+	)
+}
+
+func compareNames(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) }
