@@ -19,9 +19,8 @@ func undriven() map[schema.GroupResource]string {
 		{Group: "resource.k8s.io", Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
 	}
 	for group, resources := range map[string][]string{
-		"":      {"replicationcontrollers"},
-		"apps":  {"deployments", "replicasets"},
-		"batch": {"jobs", "cronjobs"},
+		"":     {"replicationcontrollers"},
+		"apps": {"deployments", "replicasets"},
 	} {
 		for _, r := range resources {
 			kinds[schema.GroupResource{Group: group, Resource: r}] = noPods

@@ -22,10 +22,12 @@ import (
 	"carob/internal/controllers/accounttokens"
 	"carob/internal/controllers/bootstrap"
 	"carob/internal/controllers/certificates"
+	"carob/internal/controllers/cronjob"
 	"carob/internal/controllers/daemonset"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/job"
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
@@ -37,6 +39,7 @@ import (
 	"carob/internal/controllers/source"
 	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
+	"carob/internal/controllers/ttlafterfinished"
 )
 
 // Options are what controllers need to know beside the API.
@@ -125,10 +128,11 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
 	statefulSets, daemonSets := source.StatefulSets(watcher), source.DaemonSets(watcher)
 	revisions, claims := source.Revisions(watcher), source.VolumeClaims(watcher)
+	jobs, cronJobs := source.Jobs(watcher), source.CronJobs(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
-			statefulSets, daemonSets, revisions, claims},
+			statefulSets, daemonSets, revisions, claims, jobs, cronJobs},
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
@@ -165,6 +169,15 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		{"daemon-set-controller", func(c Clients) (controller, error) {
 			return daemonset.New(c.Kubernetes, m.recorder("daemonset-controller"),
 				daemonset.Watches{Sets: daemonSets, Pods: pods, Nodes: nodes, Revisions: revisions})
+		}},
+		{"job-controller", func(c Clients) (controller, error) {
+			return job.New(c.Kubernetes, m.recorder("job-controller"), jobs, pods)
+		}},
+		{"cronjob-controller", func(c Clients) (controller, error) {
+			return cronjob.New(c.Kubernetes, m.recorder("cronjob-controller"), cronJobs, jobs)
+		}},
+		{"ttl-after-finished-controller", func(c Clients) (controller, error) {
+			return ttlafterfinished.New(c.Kubernetes, jobs)
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

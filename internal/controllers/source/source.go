@@ -4,6 +4,7 @@ package source
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -166,6 +167,16 @@ func VolumeClaims(c kubernetes.Interface) *Watch {
 
 // OnNode are the pods of a node. The watch is indexed ByNode.
 func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w, ByNode, node) }
+
+// Jobs watches all Jobs, indexed ByController and by namespace.
+func Jobs(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta, byController())
+}
+
+// CronJobs watches all CronJobs.
+func CronJobs(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta, nil)
+}
 
 func byNamespace() cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}

@@ -6,6 +6,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
 )
 
 // count turns results into numbers (W5.31): UIDs whose pod has lost its finalizer
@@ -73,7 +75,7 @@ func (p *plan) settled(pod *corev1.Pod) bool {
 		return true
 	case p.verdict != nil:
 		// Active pods are deleted first; one that can't be is waited for.
-		return over(pod) || pod.DeletionTimestamp != nil
+		return workload.Terminal(pod) || pod.DeletionTimestamp != nil
 	case !p.hasFailed(pod):
 		return false
 	}

@@ -11,6 +11,7 @@ package job
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
 )
 
 // Finalizer keeps a pod until its result is counted (W5.30).
@@ -51,6 +54,8 @@ type Output struct {
 	// status, or nobody wants them.
 	Untrack []*corev1.Pod
 	Memory  Memory
+	// Problem is why pods that are wanted can't be made of the template.
+	Problem error
 	// Look is when to ask again though nothing changes; zero for never.
 	Look time.Duration
 }
@@ -166,7 +171,7 @@ func newPlan(in Input) *plan {
 	slices.SortStableFunc(p.pods, p.order)
 	for _, pod := range p.pods {
 		switch {
-		case over(pod):
+		case workload.Terminal(pod):
 		case pod.DeletionTimestamp != nil:
 			p.terminating = append(p.terminating, pod)
 		default:
@@ -199,7 +204,7 @@ func (p *plan) order(a, b *corev1.Pod) int {
 	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 		return c
 	}
-	return compareNames(a, b)
+	return strings.Compare(a.Name, b.Name)
 }
 
 func (p *plan) suspended() bool { return p.job.Spec.Suspend != nil && *p.job.Spec.Suspend }
@@ -320,7 +325,7 @@ func (p *plan) complete() bool {
 func (p *plan) conclude() {
 	ready := int32(0)
 	for _, pod := range p.active {
-		if isReady(pod) {
+		if workload.Ready(pod) {
 			ready++
 		}
 	}
@@ -356,11 +361,6 @@ func (p *plan) conclude() {
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }
 
-// over reports whether a pod has ended.
-func over(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
-
 func tracked(pods []*corev1.Pod) []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range pods {
@@ -369,20 +369,4 @@ func tracked(pods []*corev1.Pod) []*corev1.Pod {
 		}
 	}
 	return out
-}
-
-func isReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// readySince returns since when a pod is ready; zero when it is not, or nobody knows.
-func readySince(p *corev1.Pod) time.Time {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }

@@ -1,16 +1,14 @@
 package job
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/workload"
 )
 
 // manage says which pods go or come. It reports whether it found anything, for then
@@ -62,10 +60,10 @@ func (p *plan) surplus() []*corev1.Pod {
 	var out []*corev1.Pod
 	left := p.active
 	if p.indexed {
-		best := map[int]*corev1.Pod{}
-		for _, pod := range p.active {
-			if i := indexOf(pod); p.within(pod) && (best[i] == nil || compareForDeletion(best[i], pod) < 0) {
-				best[i] = pod
+		best := map[int]*corev1.Pod{} // the one that is missed most
+		for _, pod := range workload.RankForDeletion(p.active, workload.Ranking{}) {
+			if p.within(pod) {
+				best[indexOf(pod)] = pod
 			}
 		}
 		left = nil
@@ -78,9 +76,7 @@ func (p *plan) surplus() []*corev1.Pod {
 		}
 	}
 	if more := len(p.active) - p.wanted() - len(out); more > 0 {
-		left = slices.Clone(left)
-		slices.SortStableFunc(left, compareForDeletion)
-		out = append(out, left[:more]...)
+		out = append(out, workload.RankForDeletion(left, workload.Ranking{})[:more]...)
 	}
 	return out
 }
@@ -103,7 +99,7 @@ func (p *plan) create() {
 	}
 	if !p.indexed {
 		for range n {
-			p.out.Create = append(p.out.Create, p.pod(-1))
+			p.add(-1)
 		}
 		return
 	}
@@ -114,25 +110,31 @@ func (p *plan) create() {
 				continue
 			}
 		}
-		p.out.Create = append(p.out.Create, p.pod(i))
+		p.add(i)
 	}
 }
 
+// add has a pod made, of an index or of none (-1).
+func (p *plan) add(index int) {
+	pod, err := p.pod(index)
+	if err != nil {
+		p.out.Problem = err
+		return
+	}
+	p.out.Create = append(p.out.Create, pod)
+}
+
 // pod makes a pod from the template, of an index or of none (-1) (W0.30, W0.31, W5.50).
-func (p *plan) pod(index int) *corev1.Pod {
-	t := p.job.Spec.Template.DeepCopy()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.job.Namespace, GenerateName: p.job.Name + "-", Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.job, batchv1.SchemeGroupVersion.WithKind("Job"))},
-		},
-		Spec: t.Spec,
+func (p *plan) pod(index int) (*corev1.Pod, error) {
+	pod, err := workload.NewPod(workload.Owner{Object: p.job, Kind: batchv1.SchemeGroupVersion.WithKind("Job")}, &p.job.Spec.Template)
+	if err != nil {
+		return nil, err
 	}
 	if !slices.Contains(pod.Finalizers, Finalizer) {
 		pod.Finalizers = append(pod.Finalizers, Finalizer)
 	}
 	if index < 0 {
-		return pod
+		return pod, nil
 	}
 	text := strconv.Itoa(index)
 	if pod.Labels == nil {
@@ -153,7 +155,7 @@ func (p *plan) pod(index int) *corev1.Pod {
 	if p.perIndex {
 		p.passOn(pod, p.waiting[index])
 	}
-	return pod
+	return pod, nil
 }
 
 // passOn tells a pod how often its index failed before it (W5.62).
@@ -190,41 +192,3 @@ func addIndexVariable(c *corev1.Container) {
 	c.Env = append(c.Env, corev1.EnvVar{Name: indexVariable, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"}}})
 }
-
-// compareForDeletion says which of two active pods goes first (W5.57).
-func compareForDeletion(a, b *corev1.Pod) int {
-	flag := func(first bool, second bool) int {
-		switch {
-		case first == second:
-			return 0
-		case first:
-			return -1
-		}
-		return 1
-	}
-	newerFirst := func(x, y time.Time) int {
-		if x.IsZero() || y.IsZero() {
-			return flag(x.IsZero(), y.IsZero())
-		}
-		return -x.Compare(y)
-	}
-	rank := map[corev1.PodPhase]int{corev1.PodPending: 0, corev1.PodUnknown: 1, corev1.PodRunning: 2}
-	restarts := func(list []corev1.ContainerStatus) (n int32) {
-		for _, s := range list {
-			n = max(n, s.RestartCount)
-		}
-		return n
-	}
-	return cmp.Or(
-		flag(a.Spec.NodeName == "", b.Spec.NodeName == ""),
-		cmp.Compare(rank[a.Status.Phase], rank[b.Status.Phase]),
-		flag(!isReady(a), !isReady(b)),
-		newerFirst(readySince(a), readySince(b)),
-		-cmp.Compare(restarts(a.Status.ContainerStatuses), restarts(b.Status.ContainerStatuses)),
-		-cmp.Compare(restarts(sidecars(a)), restarts(sidecars(b))),
-		newerFirst(a.CreationTimestamp.Time, b.CreationTimestamp.Time),
-		compareNames(a, b),
-	)
-}
-
-func compareNames(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) }

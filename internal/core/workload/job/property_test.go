@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+
+	"carob/internal/core/workload"
 )
 
 // history is a world of which random things are done, and what it must never show.
@@ -70,7 +72,7 @@ func (h *history) lawful(old, next *batchv1.Job) error {
 func (h *history) check(t *rapid.T) {
 	active, taken := 0, map[int]string{}
 	for _, p := range h.pods {
-		if over(p) || p.DeletionTimestamp != nil {
+		if workload.Terminal(p) || p.DeletionTimestamp != nil {
 			continue
 		}
 		active++
@@ -143,7 +145,7 @@ func TestHistories(t *testing.T) {
 			for _, p := range slices.Clone(h.pods) {
 				if p.DeletionTimestamp != nil {
 					h.gone(p)
-				} else if !over(p) {
+				} else if !workload.Terminal(p) {
 					h.good[p.UID] = true
 					h.exit(p, 0)
 				}
@@ -201,13 +203,13 @@ func (h *history) step(t *rapid.T) {
 	}
 	what := rapid.IntRange(0, 11).Draw(t, "what")
 	switch {
-	case what <= 1 && p != nil && !over(p):
+	case what <= 1 && p != nil && !workload.Terminal(p):
 		h.run(p)
-	case what <= 4 && p != nil && !over(p):
+	case what <= 4 && p != nil && !workload.Terminal(p):
 		h.good[p.UID] = true
 		h.say("%s succeeds", p.Name)
 		h.exit(p, 0)
-	case what <= 6 && p != nil && !over(p):
+	case what <= 6 && p != nil && !workload.Terminal(p):
 		h.bad[p.UID] = true
 		h.say("%s fails", p.Name)
 		h.exit(p, 1)

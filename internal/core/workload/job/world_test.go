@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/workload"
 )
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -210,7 +212,7 @@ func (w *world) remove(name string) {
 	if p.DeletionTimestamp == nil {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(w.now.Add(30*time.Second))), new(int64(30))
 	}
-	if p.Spec.NodeName == "" || over(p) {
+	if p.Spec.NodeName == "" || workload.Terminal(p) {
 		w.done[p.UID] = true
 	}
 	w.sweep()
@@ -242,7 +244,7 @@ func (w *world) exit(p *corev1.Pod, code int32) {
 
 // gone ends a pod that was being deleted; whoever ends it says that it has failed (W5.35).
 func (w *world) gone(p *corev1.Pod) {
-	if !over(p) {
+	if !workload.Terminal(p) {
 		p.Status.Phase = corev1.PodFailed
 	}
 	w.done[p.UID] = true

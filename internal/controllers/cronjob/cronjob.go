@@ -1,0 +1,223 @@
+// Package cronjob starts the Jobs of CronJobs: it drives core/workload/cronjob. The
+// controller manager runs it; it must never decide when a Job is due.
+package cronjob
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // hosts without time zones
+
+	"github.com/robfig/cron/v3"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/cronjob"
+)
+
+// Controller drives CronJobs. Its key is a CronJob's namespace/name.
+type Controller struct {
+	*loop.Loop
+	client         kubernetes.Interface
+	events         record.EventRecorder
+	cronJobs, jobs *source.Watch
+	fresh          *freshness.Tracker
+}
+
+// New returns a controller; jobs are indexed ByController.
+func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs}
+	c.Loop = loop.New("cronjob", 5, c.reconcile)
+	var err error
+	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
+		return nil, fmt.Errorf("cronjob: %w", err)
+	}
+	if err := cronJobs.OnChange(c.changed); err != nil {
+		return nil, fmt.Errorf("cronjob: watch cron jobs: %w", err)
+	}
+	err = jobs.OnChange(func(before, after metav1.Object) {
+		for _, o := range []metav1.Object{before, after} {
+			if o == nil {
+				continue
+			}
+			if ref := metav1.GetControllerOfNoCopy(o); ref != nil && ref.Kind == "CronJob" {
+				c.Add(o.GetNamespace() + "/" + ref.Name)
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cronjob: watch jobs: %w", err)
+	}
+	return c, nil
+}
+
+// changed wakes a CronJob. Another schedule only changes when it is due next: what the
+// new one would have started in the past stays undone (W6.10).
+func (c *Controller) changed(before, after metav1.Object) {
+	now, ok := after.(*batchv1.CronJob)
+	if !ok {
+		return
+	}
+	key := now.Namespace + "/" + now.Name
+	old, ok := before.(*batchv1.CronJob)
+	if !ok || old.Spec.Schedule == now.Spec.Schedule && zone(old) == zone(now) {
+		c.Add(key)
+		return
+	}
+	in := cronjob.Input{CronJob: now}
+	if read(&in); in.Schedule == nil {
+		c.events.Eventf(now, corev1.EventTypeWarning, "UnParseableCronJobSchedule", "unparseable schedule for cronjob: %s", now.Spec.Schedule)
+		return
+	}
+	if next := cronjob.Next(now, in.Schedule, time.Now()); next > 0 {
+		c.AddAfter(key, next)
+	}
+}
+
+func zone(cj *batchv1.CronJob) string {
+	if cj.Spec.TimeZone == nil {
+		return ""
+	}
+	return *cj.Spec.TimeZone
+}
+
+// read puts into the input what the schedule and the time zone mean.
+func read(in *cronjob.Input) {
+	text := in.CronJob.Spec.Schedule
+	if z := in.CronJob.Spec.TimeZone; z != nil {
+		if in.Zone, in.ZoneErr = time.LoadLocation(*z); in.ZoneErr == nil && !strings.Contains(text, "TZ") {
+			text = "TZ=" + *z + " " + text
+		}
+	}
+	defer func() {
+		// The library trips over some lines that validation lets nobody store any more.
+		if p := recover(); p != nil {
+			in.Schedule, in.ScheduleErr = nil, fmt.Errorf("invalid schedule format: %v", p)
+		}
+	}()
+	schedule, err := cron.ParseStandard(text)
+	if err != nil {
+		in.ScheduleErr = err
+		return
+	}
+	in.Schedule = schedule
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if !c.fresh.Fresh(key) {
+		return 0, nil // woken when it is
+	}
+	cj := source.Get[*batchv1.CronJob](c.cronJobs, key)
+	if cj == nil {
+		return 0, nil
+	}
+	t := turn{Controller: c, key: key, in: cronjob.Input{
+		CronJob: cj, Jobs: source.Controlled[*batchv1.Job](c.jobs, cj.UID), Deleted: map[types.UID]bool{}, Foreign: map[string]bool{}}}
+	read(&t.in)
+	for {
+		t.in.Now = time.Now()
+		out := cronjob.Plan(t.in)
+		if wait, over, err := t.act(ctx, out); over || err != nil {
+			return wait, err
+		}
+	}
+}
+
+// turn does all that is possible now, noting the effects in the input.
+type turn struct {
+	*Controller
+	key string
+	in  cronjob.Input
+}
+
+// act does what the plan says. over ends the turn.
+func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration, over bool, err error) {
+	if out.Status != nil {
+		next := t.in.CronJob.DeepCopy()
+		next.Status = *out.Status
+		stored, err := t.client.BatchV1().CronJobs(next.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+		if children.Stale(err) {
+			return 0, true, nil // something newer is on its way, and wakes the key
+		}
+		if err != nil {
+			return 0, true, fmt.Errorf("update the status of CronJob %s: %w", t.key, err)
+		}
+		t.fresh.Wrote(t.key, t.cronJobs, stored)
+		t.in.CronJob = stored
+	}
+	for _, e := range out.Events {
+		t.events.Event(t.in.CronJob, e.Type, e.Reason, e.Message)
+	}
+	for _, j := range out.History {
+		if t.remove(ctx, j.Name, j.UID) != nil {
+			t.in.Keep = true // another time; the event tells why
+		}
+	}
+	for _, r := range out.Replace {
+		if err := t.remove(ctx, r.Name, r.UID); err != nil {
+			return 0, true, fmt.Errorf("could not replace job %s/%s: %w", r.Namespace, r.Name, err)
+		}
+	}
+	if out.Create != nil {
+		if over, err := t.create(ctx, out.Create); over || err != nil {
+			return 0, true, err
+		}
+	}
+	return out.Look, out.Done(), nil
+}
+
+// remove deletes a Job with its pods (W6.17, W6.26).
+func (t *turn) remove(ctx context.Context, name string, uid types.UID) error {
+	namespace := t.in.CronJob.Namespace
+	err := t.client.BatchV1().Jobs(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground), Preconditions: metav1.NewUIDPreconditions(string(uid))})
+	if err != nil && !children.Stale(err) {
+		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
+		return err
+	}
+	if err == nil {
+		t.events.Eventf(t.in.CronJob, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted job %v", name)
+	}
+	t.in.Deleted[uid] = true
+	t.fresh.Deleted(t.key, t.jobs, &metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid})
+	return nil
+}
+
+// create starts a Job. over ends the turn, and something that is on its way begins the next.
+func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error) {
+	made, err := t.client.BatchV1().Jobs(j.Namespace).Create(ctx, j, metav1.CreateOptions{})
+	switch {
+	case children.NamespaceEnds(err):
+		return true, nil
+	case apierrors.IsAlreadyExists(err):
+		there, err := t.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return false, nil // gone meanwhile
+		case err != nil:
+			return true, fmt.Errorf("look at Job %s/%s: %w", j.Namespace, j.Name, err)
+		case metav1.IsControlledBy(there, t.in.CronJob):
+			t.in.Jobs = append(t.in.Jobs, there)
+		default:
+			t.in.Foreign[j.Name] = true // W6.23
+		}
+		return false, nil
+	case err != nil:
+		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
+		return true, fmt.Errorf("create a Job of CronJob %s: %w", t.key, err)
+	}
+	t.fresh.Wrote(t.key, t.jobs, made)
+	t.events.Eventf(t.in.CronJob, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", made.Name)
+	t.in.Jobs = append(t.in.Jobs, made)
+	return false, nil
+}

@@ -1,0 +1,308 @@
+// Package job runs Jobs: it drives core/workload/job. The controller manager runs it;
+// it must never decide what a Job needs.
+//
+// A turn does one step of the plan. The next turn comes when the watches show what this
+// one wrote (freshness.Tracker), so that no plan is made on an older picture, and each
+// pod is counted once however late, often or never its events come.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/job"
+)
+
+// batch is how long events of pods are gathered, so that pods that end together cost
+// one status. W5.20 has a second.
+const batch = 20 * time.Millisecond
+
+// workers is how many Jobs are looked at side by side, parallel how many calls of one turn run so.
+const (
+	workers  = 8
+	parallel = 16
+)
+
+// Controller drives Jobs. Its key is a Job's namespace/name.
+type Controller struct {
+	*loop.Loop
+	keeper     *children.Keeper
+	jobs, pods *source.Watch
+	orphans    *loop.Loop // pods with the finalizer that no Job counts; by namespace/name
+
+	mu       sync.Mutex
+	memories map[string]memory // by key
+}
+
+type memory struct {
+	uid types.UID
+	job.Memory
+}
+
+// New returns a controller; both watches are indexed ByController.
+func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *source.Watch) (*Controller, error) {
+	c := &Controller{jobs: jobs, pods: pods, memories: map[string]memory{}}
+	c.Loop = loop.New("job", workers, c.reconcile)
+	c.orphans = loop.New("job orphans", workers, c.letGo)
+	fresh, err := freshness.New(c.Add, jobs, pods)
+	if err != nil {
+		return nil, fmt.Errorf("job: %w", err)
+	}
+	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: pods}
+	later := func(key string) { c.AddAfter(key, batch) }
+	if err := children.OnPods(pods, jobs, "Job", selects, later); err != nil {
+		return nil, fmt.Errorf("job: watch pods: %w", err)
+	}
+	if err := pods.OnChange(c.podChanged); err != nil {
+		return nil, fmt.Errorf("job: watch pods: %w", err)
+	}
+	if err := jobs.OnChange(c.jobChanged); err != nil {
+		return nil, fmt.Errorf("job: watch jobs: %w", err)
+	}
+	return c, nil
+}
+
+// Run drives Jobs until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { c.orphans.Run(ctx) })
+	c.Loop.Run(ctx)
+	both.Wait()
+}
+
+func selects(owner metav1.Object, l labels.Set) bool {
+	j, ok := owner.(*batchv1.Job)
+	if !ok || j.DeletionTimestamp != nil || job.Finished(j) {
+		return false
+	}
+	s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
+	return err == nil && s.Matches(l)
+}
+
+func (c *Controller) jobChanged(before, after metav1.Object) {
+	if after == nil {
+		// Its pods have nobody who counts them any more (W5.34).
+		for _, p := range source.Controlled[*corev1.Pod](c.pods, before.GetUID()) {
+			if job.Tracked(p) {
+				c.orphans.Add(p.Namespace + "/" + p.Name)
+			}
+		}
+		c.Add(before.GetNamespace() + "/" + before.GetName())
+		return
+	}
+	c.Add(after.GetNamespace() + "/" + after.GetName())
+}
+
+// podChanged finds pods whose finalizer nobody will remove.
+func (c *Controller) podChanged(_, after metav1.Object) {
+	if p, ok := after.(*corev1.Pod); ok && job.Tracked(p) && c.orphaned(p) {
+		c.orphans.Add(p.Namespace + "/" + p.Name)
+	}
+}
+
+// orphaned reports whether no Job that the watch shows looks after a pod.
+func (c *Controller) orphaned(p *corev1.Pod) bool {
+	ref := metav1.GetControllerOfNoCopy(p)
+	if ref == nil {
+		return true
+	}
+	if ref.Kind != "Job" || schema.FromAPIVersionAndKind(ref.APIVersion, "").Group != batchv1.GroupName {
+		return false // of another kind: the finalizer is none of ours
+	}
+	j := source.Get[*batchv1.Job](c.jobs, p.Namespace+"/"+ref.Name)
+	return j == nil || j.UID != ref.UID
+}
+
+// letGo removes the finalizer of a pod that no Job counts (W5.34).
+func (c *Controller) letGo(ctx context.Context, key string) (time.Duration, error) {
+	p := source.Get[*corev1.Pod](c.pods, key)
+	if p == nil || !job.Tracked(p) || !c.orphaned(p) {
+		return 0, nil
+	}
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		// The watch of Jobs may be behind that of pods.
+		j, err := c.keeper.Client.BatchV1().Jobs(p.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		switch {
+		case err == nil && j.UID == ref.UID:
+			return time.Second, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return 0, fmt.Errorf("look for the Job of pod %s: %w", key, err)
+		}
+	}
+	return 0, c.untrack(ctx, "", p)
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if !c.keeper.Fresh.Fresh(key) {
+		return 0, nil // woken when it is
+	}
+	j := source.Get[*batchv1.Job](c.jobs, key)
+	if j == nil || job.Foreign(j) {
+		c.forget(key)
+		return 0, nil
+	}
+	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")}, Runtime: j, Key: key}
+	pods, err := c.claim(ctx, owner, j)
+	if err != nil {
+		return 0, err
+	}
+	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Memory: c.remembered(key, j.UID)}
+	out := job.Plan(in)
+	c.remember(key, j, out.Memory)
+	failed := errors.Join(c.makePods(ctx, owner, out.Create), c.deletePods(ctx, owner, out.Delete), out.Problem)
+	if failed != nil {
+		if children.NamespaceEnds(failed) {
+			failed = nil // W0.40
+		}
+		in.Hold = true
+		out = job.Plan(in)
+	}
+	if err := c.store(ctx, owner, j, &out); err != nil {
+		if children.Stale(err) {
+			return 0, failed // something newer is on its way, and wakes the key
+		}
+		return 0, errors.Join(failed, err)
+	}
+	if err := c.each(out.Untrack, func(p *corev1.Pod) error { return c.untrack(ctx, key, p) }); err != nil {
+		return 0, errors.Join(failed, err)
+	}
+	return out.Look, failed
+}
+
+// claim returns the pods of a Job after it has adopted and released what it has to.
+func (c *Controller) claim(ctx context.Context, owner children.Owner, j *batchv1.Job) ([]*corev1.Pod, error) {
+	if job.Finished(j) {
+		return source.Controlled[*corev1.Pod](c.pods, j.UID), nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("read the selector of Job %s: %w", owner.Key, err)
+	}
+	claims := workload.Claim(owner.Owner, selector, source.Candidates[*corev1.Pod](c.pods, j), nil)
+	change := c.keeper.PodChange(j.Namespace, func(ctx context.Context) (metav1.Object, error) {
+		return c.keeper.Client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
+	})
+	change.Finalizers = []string{job.Finalizer}
+	return children.Settle(ctx, c.keeper, owner, claims, change)
+}
+
+func (c *Controller) makePods(ctx context.Context, owner children.Owner, pods []*corev1.Pod) error {
+	_, err := c.keeper.CreatePods(ctx, owner, len(pods), func(i int) (*corev1.Pod, error) { return pods[i], nil })
+	return err
+}
+
+func (c *Controller) deletePods(ctx context.Context, owner children.Owner, all []job.Deletion) error {
+	byPod := make(map[*corev1.Pod]job.Deletion, len(all))
+	pods := make([]*corev1.Pod, 0, len(all))
+	for _, d := range all {
+		byPod[d.Pod] = d
+		pods = append(pods, d.Pod)
+	}
+	return c.each(pods, func(p *corev1.Pod) error {
+		if byPod[p].Untrack {
+			if err := c.untrack(ctx, owner.Key, p); err != nil {
+				return err
+			}
+		}
+		return c.keeper.DeletePod(ctx, owner, p)
+	})
+}
+
+// each calls f for all pods, some side by side, and returns one of the errors.
+func (c *Controller) each(pods []*corev1.Pod, f func(*corev1.Pod) error) error {
+	errs := make([]error, len(pods))
+	room := make(chan struct{}, parallel)
+	var all sync.WaitGroup
+	for i, p := range pods {
+		room <- struct{}{}
+		all.Go(func() {
+			errs[i] = f(p)
+			<-room
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noFinalizer takes the finalizer, and none else, from the pod of a UID.
+const noFinalizer = `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`
+
+// untrack removes a pod's finalizer; a pod that has gone has lost it.
+func (c *Controller) untrack(ctx context.Context, key string, p *corev1.Pod) error {
+	got, err := c.keeper.Client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType,
+		fmt.Appendf(nil, noFinalizer, p.UID, job.Finalizer), metav1.PatchOptions{})
+	switch {
+	case err == nil && key != "":
+		c.keeper.Fresh.Wrote(key, c.pods, got)
+	case children.Stale(err) && key != "":
+		c.keeper.Fresh.Deleted(key, c.pods, p)
+	case err != nil && !children.Stale(err):
+		return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
+// store writes a status and records the events that belong to it.
+func (c *Controller) store(ctx context.Context, owner children.Owner, j *batchv1.Job, out *job.Output) error {
+	if out.Status != nil {
+		next := j.DeepCopy()
+		next.Status = *out.Status
+		stored, err := c.keeper.Client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("update the status of Job %s: %w", owner.Key, err)
+		}
+		c.keeper.Fresh.Wrote(owner.Key, c.jobs, stored)
+	}
+	for _, e := range out.Events {
+		c.keeper.Events.Event(j, e.Type, e.Reason, e.Message)
+	}
+	return nil
+}
+
+func (c *Controller) remembered(key string, uid types.UID) job.Memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.memories[key]; m.uid == uid {
+		return m.Memory
+	}
+	return job.Memory{}
+}
+
+func (c *Controller) remember(key string, j *batchv1.Job, m job.Memory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if job.Finished(j) {
+		delete(c.memories, key)
+		return
+	}
+	c.memories[key] = memory{j.UID, m}
+}
+
+func (c *Controller) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.memories, key)
+}

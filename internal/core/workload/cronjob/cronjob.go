@@ -1,0 +1,359 @@
+// Package cronjob decides what happens to a CronJob: which Job it starts now, which old
+// ones go, what its status says and when to look again (W6). The cronjob controller
+// drives it. It is a function of its arguments.
+//
+// Like a Job's plan it answers with what is possible now; the driver does it, notes the
+// effects in its picture, and asks again until nothing is left.
+package cronjob
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Schedule says when the CronJob is due next, after a time; zero for never.
+type Schedule interface{ Next(time.Time) time.Time }
+
+// Input is everything Plan may look at; all of it is read only.
+type Input struct {
+	CronJob *batchv1.CronJob
+	Jobs    []*batchv1.Job // those that the CronJob controls; not older than its status
+	Now     time.Time
+
+	Schedule    Schedule
+	Zone        *time.Location // of spec.timeZone; nil: unset
+	ZoneErr     error          // why spec.timeZone is unknown
+	ScheduleErr error          // why the schedule can't be read
+
+	// What this turn of the driver found out.
+	Deleted map[types.UID]bool // Jobs that it deleted
+	Keep    bool               // an old Job could not be deleted: leave the history for another time
+	Foreign map[string]bool    // names that Jobs of others have
+}
+
+// Output is what has to be done, in the order of the fields; then ask again, with the
+// effects in the picture.
+type Output struct {
+	Status *batchv1.CronJobStatus // nil: it is as stored
+	// Events are about the CronJob, recorded when the status is stored.
+	Events []Event
+	// History lists finished Jobs above the limits. One that can't be deleted stays (Keep).
+	History []*batchv1.Job
+	// Replace lists Jobs that make room for the next; one that can't be deleted ends this turn (W6.17).
+	Replace []corev1.ObjectReference
+	Create  *batchv1.Job
+	// Look is when to ask again though nothing changes; zero for never.
+	Look time.Duration
+}
+
+// Event is to be recorded about the CronJob.
+type Event struct{ Type, Reason, Message string }
+
+// Done reports whether nothing changes the picture any more.
+func (o *Output) Done() bool {
+	return o.Status == nil && o.Create == nil && len(o.History)+len(o.Replace) == 0
+}
+
+// slack is added to each look, for clocks that differ a little (W6.10).
+const slack = 100 * time.Millisecond
+
+// Plan decides about one CronJob.
+func Plan(in Input) Output {
+	p := &plan{in: in, cj: in.CronJob, status: *in.CronJob.Status.DeepCopy()}
+	p.follow()
+	if !equality.Semantic.DeepEqual(p.status, in.CronJob.Status) {
+		p.out.Status = &p.status
+		return p.out
+	}
+	if !in.Keep {
+		if p.out.History = p.old(); len(p.out.History) > 0 {
+			return p.out
+		}
+	}
+	if p.cj.DeletionTimestamp == nil { // W6.27
+		p.schedule()
+	}
+	if !equality.Semantic.DeepEqual(p.status, in.CronJob.Status) {
+		p.out.Status = &p.status
+	}
+	if p.out.Done() {
+		p.warn()
+	}
+	return p.out
+}
+
+// Next returns how long it is until the CronJob is due, seen from now, with the slack.
+func Next(cj *batchv1.CronJob, schedule Schedule, now time.Time) time.Duration {
+	last, found, missed, err := recent(earliest(cj), now, schedule)
+	switch {
+	case err != nil, !found && missed:
+		last = now
+	case !found:
+		last = earliest(cj)
+	}
+	next := schedule.Next(last)
+	if next.IsZero() {
+		return 0
+	}
+	return max(next.Add(slack).Sub(now), time.Millisecond)
+}
+
+// Name is the name of the Job of a time: one for each minute (W6.22).
+func Name(cj *batchv1.CronJob, at time.Time) string {
+	return fmt.Sprintf("%s-%d", cj.Name, at.Unix()/60)
+}
+
+type plan struct {
+	in     Input
+	cj     *batchv1.CronJob
+	status batchv1.CronJobStatus
+	out    Output
+}
+
+func (p *plan) event(kind, reason, format string, args ...any) {
+	p.out.Events = append(p.out.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
+}
+
+// FinishedAs returns Complete or Failed, or nothing while a Job is not over.
+func FinishedAs(j *batchv1.Job) batchv1.JobConditionType {
+	for _, c := range j.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			return c.Type
+		}
+	}
+	return ""
+}
+
+// follow brings the list of active Jobs and the last success up to date (W6.24).
+func (p *plan) follow() {
+	jobs := map[types.UID]*batchv1.Job{}
+	for _, j := range p.in.Jobs {
+		jobs[j.UID] = j
+		if at := j.Status.CompletionTime; FinishedAs(j) == batchv1.JobComplete && at != nil &&
+			(p.status.LastSuccessfulTime == nil || at.After(p.status.LastSuccessfulTime.Time)) {
+			p.status.LastSuccessfulTime = at
+		}
+	}
+	p.status.Active = slices.DeleteFunc(p.status.Active, func(ref corev1.ObjectReference) bool {
+		j := jobs[ref.UID]
+		switch {
+		case p.in.Deleted[ref.UID]:
+			return true
+		case j == nil:
+			p.event(corev1.EventTypeNormal, "MissingJob", "Active job went missing: %v", ref.Name)
+			return true
+		case FinishedAs(j) != "":
+			p.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name, FinishedAs(j))
+			return true
+		}
+		return false
+	})
+	if len(p.status.Active) == 0 {
+		p.status.Active = nil
+	}
+}
+
+// warn tells of Jobs that run though nobody here started them (W6.25), and of a zone in
+// the schedule (W6.3): once a turn, when nothing else is left to do.
+func (p *plan) warn() {
+	if spec := &p.cj.Spec; p.in.ZoneErr == nil && p.cj.DeletionTimestamp == nil && (spec.Suspend == nil || !*spec.Suspend) && strings.Contains(spec.Schedule, "TZ") {
+		p.event(corev1.EventTypeWarning, "UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see %s for more details",
+			spec.Schedule, "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/")
+	}
+	for _, j := range p.in.Jobs {
+		if FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.UID == j.UID }) {
+			p.event(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
+		}
+	}
+}
+
+// old returns the finished Jobs above the limits, oldest first (W6.26).
+func (p *plan) old() []*batchv1.Job {
+	var out []*batchv1.Job
+	above := func(limit *int32, kind batchv1.JobConditionType) {
+		if limit == nil {
+			return
+		}
+		var jobs []*batchv1.Job
+		for _, j := range p.in.Jobs {
+			if FinishedAs(j) == kind && !p.in.Deleted[j.UID] {
+				jobs = append(jobs, j)
+			}
+		}
+		slices.SortFunc(jobs, byStart)
+		out = append(out, jobs[:max(0, len(jobs)-int(*limit))]...)
+	}
+	above(p.cj.Spec.SuccessfulJobsHistoryLimit, batchv1.JobComplete)
+	above(p.cj.Spec.FailedJobsHistoryLimit, batchv1.JobFailed)
+	// Jobs that are on their way out count, but need no second request.
+	out = slices.DeleteFunc(out, func(j *batchv1.Job) bool { return j.DeletionTimestamp != nil })
+	slices.SortFunc(out, byStart)
+	return out
+}
+
+// byStart sorts by start time; those without one come last.
+func byStart(a, b *batchv1.Job) int {
+	s, t := a.Status.StartTime, b.Status.StartTime
+	switch {
+	case s == nil && t != nil:
+		return 1
+	case s != nil && t == nil:
+		return -1
+	case s != nil && !s.Equal(t):
+		return s.Compare(t.Time)
+	}
+	return cmp.Compare(a.Name, b.Name)
+}
+
+// schedule starts the Job that is due, if one is.
+func (p *plan) schedule() {
+	spec := &p.cj.Spec
+	if p.in.ZoneErr != nil {
+		zone := ""
+		if spec.TimeZone != nil {
+			zone = *spec.TimeZone
+		}
+		p.event(corev1.EventTypeWarning, "UnknownTimeZone", "invalid timeZone: %q: %s", zone, p.in.ZoneErr)
+		return
+	}
+	if spec.Suspend != nil && *spec.Suspend { // W6.18
+		return
+	}
+	if p.in.ScheduleErr != nil {
+		p.event(corev1.EventTypeWarning, "UnparseableSchedule", "unparseable schedule: %q : %s", spec.Schedule, p.in.ScheduleErr)
+		return
+	}
+	from := earliest(p.cj)
+	if d := spec.StartingDeadlineSeconds; d != nil {
+		if limit := p.in.Now.Add(-time.Duration(*d) * time.Second); limit.After(from) {
+			from = limit
+		}
+	}
+	due, found, _, err := recent(from, p.in.Now, p.in.Schedule)
+	if err != nil {
+		p.event(corev1.EventTypeWarning, "InvalidSchedule", "invalid schedule: %s : %s", spec.Schedule, err)
+		return
+	}
+	p.out.Look = Next(p.cj, p.in.Schedule, p.in.Now)
+	if !found {
+		return
+	}
+	p.start(due, from)
+}
+
+// start starts the Job of a time, unless something speaks against it.
+func (p *plan) start(due, from time.Time) {
+	spec := &p.cj.Spec
+	name := Name(p.cj, due)
+	switch {
+	case spec.StartingDeadlineSeconds != nil && due.Add(time.Duration(*spec.StartingDeadlineSeconds)*time.Second).Before(p.in.Now):
+		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
+		return
+	case p.status.LastScheduleTime != nil && p.status.LastScheduleTime.Time.Equal(due),
+		slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.Name == name && r.Namespace == p.cj.Namespace }),
+		p.in.Foreign[name]:
+		return // W6.15, W6.23
+	}
+	if many(from, p.in.Now, p.in.Schedule) {
+		p.event(corev1.EventTypeWarning, "TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
+	}
+	// One of this name that is ours was made by a turn that did not get any further.
+	i := slices.IndexFunc(p.in.Jobs, func(j *batchv1.Job) bool { return j.Name == name && !p.in.Deleted[j.UID] })
+	active := slices.Clone(p.status.Active)
+	if i >= 0 {
+		// One that makes room for itself would never run.
+		active = slices.DeleteFunc(active, func(r corev1.ObjectReference) bool { return r.UID == p.in.Jobs[i].UID })
+	}
+	switch {
+	case spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0: // W6.16
+		p.event(corev1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
+	case spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent && len(active) > 0: // W6.17
+		p.out.Replace, p.out.Events = active, nil
+	case i >= 0:
+		j := p.in.Jobs[i]
+		p.status.Active = append(p.status.Active, corev1.ObjectReference{
+			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
+		})
+		p.status.LastScheduleTime = &metav1.Time{Time: due}
+		p.out.Events = nil // they came with the creation
+	default:
+		p.out.Create = p.job(name, due)
+	}
+}
+
+// job makes the Job of a time (W6.22).
+func (p *plan) job(name string, due time.Time) *batchv1.Job {
+	t := p.cj.Spec.JobTemplate.DeepCopy()
+	zone := p.in.Zone
+	if zone == nil {
+		zone = time.UTC // as the zone of no name is
+	}
+	annotations := map[string]string{}
+	maps.Copy(annotations, t.Annotations)
+	annotations[batchv1.CronJobScheduledTimestampAnnotation] = due.In(zone).Format(time.RFC3339)
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.cj.Namespace, Name: name, Labels: t.Labels, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.cj, batchv1.SchemeGroupVersion.WithKind("CronJob"))},
+		},
+		Spec: t.Spec,
+	}
+}
+
+// earliest is the time after which runs are due (W6.11).
+func earliest(cj *batchv1.CronJob) time.Time {
+	if cj.Status.LastScheduleTime != nil {
+		return cj.Status.LastScheduleTime.Time
+	}
+	return cj.CreationTimestamp.Time
+}
+
+// recent returns the latest time in (from, now] that the schedule names (W6.12). missed
+// reports that there were such times though none was found.
+func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, err error) {
+	first := s.Next(from)
+	second := s.Next(first)
+	switch {
+	case first.IsZero() && second.IsZero(), second.Sub(first).Round(time.Second) < time.Second && !now.Before(second):
+		return time.Time{}, false, false, errors.New("time difference between two schedules is less than 1 second") // W6.20
+	case now.Before(first):
+		return time.Time{}, false, false, nil
+	case now.Before(second):
+		return first, true, false, nil
+	}
+	// One step of the schedule at a time from shortly before the end, so that years of
+	// missed runs cost little; from further back where its steps are longer than the first
+	// (a schedule of working hours, on a Sunday). A number of first steps, for @every
+	// counts from where it began.
+	step := second.Sub(first).Round(time.Second)
+	for back := time.Duration(1); !found; back *= 2 {
+		steps := max(now.Sub(first)/step-back, -1)
+		from := first.Add(steps * step)
+		if steps < 0 {
+			from = from.Add(step - time.Nanosecond)
+			at, found = first, true
+		}
+		for t := s.Next(from); !t.IsZero() && !t.After(now); t = s.Next(t) {
+			at, found = t, true
+		}
+	}
+	return at, true, true, nil
+}
+
+// many reports whether more than a hundred runs were missed (W6.13).
+func many(from, now time.Time, s Schedule) bool {
+	first := s.Next(from)
+	step := s.Next(first).Sub(first).Round(time.Second)
+	return step >= time.Second && now.Sub(first)/step+1 > 100
+}
