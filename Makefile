@@ -80,7 +80,7 @@ generate: native ## make all generated files again
 	$(GO) generate ./internal/runtime/native/seccomp
 	hack/third-party > docs/third-party.txt
 
-GENERATED := internal/apiserver/openapi/documents internal/apiserver/smd internal/apiserver/declared internal/runtime/native/seccomp/numbers.go docs/third-party.txt
+GENERATED := internal/kinds/openapi/documents internal/kinds/mergeschema internal/kinds/declarative internal/runtime/native/seccomp/numbers.go docs/third-party.txt
 generate-check: generate
 	@out=$$(git status --porcelain -- $(GENERATED)); [ -z "$$out" ] || { echo "generated files are not up to date, commit what 'make generate' made:"; echo "$$out"; exit 1; }
 

@@ -26,8 +26,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/apiserver/auth"
-	"carob/internal/apiserver/resources"
-	"carob/internal/apiserver/services"
+	"carob/internal/kinds/registry"
+	"carob/internal/kinds/services"
 )
 
 var (
@@ -47,7 +47,7 @@ const kubernetesName = "kubernetes"
 // Independent objects are made side by side: each costs a write to disk.
 func (s *Server) seed(ctx context.Context) error {
 	ctx = asServer(ctx)
-	b := &resources.Builder{Set: s.set, Options: s.options.Uncached()}
+	b := &registry.Builder{Set: s.set, Options: s.options.Uncached()}
 	raw := stores{}
 	defer raw.destroy()
 	for _, r := range s.descriptors() {
@@ -94,7 +94,7 @@ func asServer(ctx context.Context) context.Context {
 }
 
 // stores are the main storages of kinds.
-type stores map[schema.GroupResource]*resources.Store
+type stores map[schema.GroupResource]*registry.Store
 
 func (s stores) destroy() {
 	for _, st := range s {
@@ -233,7 +233,7 @@ func (s *Server) port() int32 {
 
 // upsert creates obj, or lets change adjust what is stored; change reports
 // whether there is anything to write.
-func upsert[T metav1.Object](ctx context.Context, st *resources.Store, obj T, change func(T) bool) error {
+func upsert[T metav1.Object](ctx context.Context, st *registry.Store, obj T, change func(T) bool) error {
 	ctx = apirequest.WithNamespace(ctx, obj.GetNamespace())
 	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {

@@ -26,19 +26,22 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"carob/internal/apiserver/admission"
-	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/auth"
-	"carob/internal/apiserver/crds"
-	"carob/internal/apiserver/declared"
-	"carob/internal/apiserver/defaults"
 	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/pods"
-	"carob/internal/apiserver/resources"
-	"carob/internal/apiserver/scheme"
-	"carob/internal/apiserver/services"
 	"carob/internal/apiserver/tokens"
-	"carob/internal/apiserver/validation"
-	"carob/internal/apiserver/webhooks"
+	"carob/internal/kinds"
+	"carob/internal/kinds/admissionregistration"
+	"carob/internal/kinds/apiextensions"
+	"carob/internal/kinds/apiregistration"
+	"carob/internal/kinds/core"
+	"carob/internal/kinds/declarative"
+	"carob/internal/kinds/devices"
+	"carob/internal/kinds/flowcontrol"
+	"carob/internal/kinds/registry"
+	"carob/internal/kinds/rules"
+	"carob/internal/kinds/scheme"
+	"carob/internal/kinds/services"
 )
 
 const (
@@ -60,7 +63,7 @@ func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
 // build makes everything that needs no storage engine.
 func (s *Server) build() error {
-	set, err := scheme.New(defaults.Register, declared.Register, webhooks.RegisterDefaults, flow.RegisterDefaults)
+	set, err := scheme.New(kinds.RegisterDefaults, declarative.Register, admissionregistration.RegisterDefaults, flowcontrol.RegisterDefaults)
 	if err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func (s *Server) storageOf(gr schema.GroupResource) rest.Storage { return s.stor
 // storagesByGroup builds the storage of every kind, keyed by group version and
 // path, and remembers the main ones.
 func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersion]map[string]rest.Storage, error) {
-	b := &resources.Builder{Set: s.set, Options: s.options}
+	b := &registry.Builder{Set: s.set, Options: s.options}
 	out := map[schema.GroupVersion]map[string]rest.Storage{}
 	put := func(gv schema.GroupVersion, paths map[string]rest.Storage) {
 		if out[gv] == nil {
@@ -168,8 +171,8 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 		}
 	}
 	for _, r := range s.descriptors() {
-		rules, _ := validation.For(r.Kind.GroupKind()) // a kind without rules of its own gets the zero value
-		hook(r, rules)
+		of, _ := kinds.RulesOf(r.Kind.GroupKind()) // a kind without rules of its own gets the zero value
+		hook(r, of)
 		store, paths, err := b.Build(r)
 		if err != nil {
 			return nil, err
@@ -189,10 +192,10 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 	if err != nil {
 		return nil, err
 	}
-	s.stores[podsResource] = &resources.Store{Store: p.Pods.Store}
+	s.stores[podsResource] = &registry.Store{Store: p.Pods.Store}
 	put(corev1.SchemeGroupVersion, p.Resources)
-	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": resources.NewComponents(map[string]func() error{"etcd-0": func() error { return s.engine.Check(context.Background()) }})})
-	definitions, err := crds.Storage(s.ext.definitions, s.ext.crds.Activate)
+	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": core.NewComponents(map[string]func() error{"etcd-0": func() error { return s.engine.Check(context.Background()) }})})
+	definitions, err := apiextensions.Storage(s.ext.definitions, s.ext.crds.Activate)
 	if err != nil {
 		return nil, err
 	}
@@ -203,16 +206,16 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 	return out, nil
 }
 
-func (s *Server) descriptors() []*resources.Resource {
-	var out []*resources.Resource
-	out = append(out, resources.BuiltIn(s.authorizer, resources.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
+func (s *Server) descriptors() []*registry.Resource {
+	var out []*registry.Resource
+	out = append(out, kinds.BuiltIn(s.authorizer, devices.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
 	out = append(out, s.allocator.Resource())
 	out = append(out, s.extensionKinds()...)
-	out = append(out, flow.Resources(func() { s.ext.flow.Deleted() })...)
-	out = append(out, aggregation.Resource(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
+	out = append(out, flowcontrol.Kinds(func() { s.ext.flow.Deleted() })...)
+	out = append(out, apiregistration.Kind(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
 	for _, r := range out {
 		if s.issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
-			r.Subresources = func(*resources.Store) (map[string]rest.Storage, error) {
+			r.Subresources = func(*registry.Store) (map[string]rest.Storage, error) {
 				return map[string]rest.Storage{"serviceaccounts/token": s.issuer.REST()}, nil
 			}
 		}
@@ -230,28 +233,28 @@ func (s *Server) namespace(ctx context.Context, name string) (*corev1.Namespace,
 	return obj.(*corev1.Namespace), nil
 }
 
-// hook gives a descriptor the rules that package validation has for its kind.
-func hook(r *resources.Resource, rules validation.Rules) {
-	if rules.Name != nil {
-		r.ValidateName = rules.Name
+// hook gives a descriptor the rules of its kind.
+func hook(r *registry.Resource, of rules.Rules) {
+	if of.Name != nil {
+		r.ValidateName = of.Name
 	}
-	if rules.Create != nil {
-		r.Validator.Create = rules.Create
+	if of.Create != nil {
+		r.Validator.Create = of.Create
 	}
-	if rules.Update != nil {
-		r.Validator.Update = rules.Update
+	if of.Update != nil {
+		r.Validator.Update = of.Update
 	}
-	if rules.StatusUpdate != nil {
-		r.Validator.StatusUpdate = rules.StatusUpdate
+	if of.StatusUpdate != nil {
+		r.Validator.StatusUpdate = of.StatusUpdate
 	}
-	if rules.Subresource != nil {
-		r.Validator.Subresource = rules.Subresource
+	if of.Subresource != nil {
+		r.Validator.Subresource = of.Subresource
 	}
-	if rules.StatusWarnings != nil {
-		r.Validator.StatusWarnings = rules.StatusWarnings
+	if of.StatusWarnings != nil {
+		r.Validator.StatusWarnings = of.StatusWarnings
 	}
-	if rules.Warnings != nil {
-		r.Validator.Warnings = rules.Warnings
+	if of.Warnings != nil {
+		r.Validator.Warnings = of.Warnings
 	}
 }
 

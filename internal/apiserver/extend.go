@@ -26,9 +26,12 @@ import (
 	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/endpoints"
 	"carob/internal/apiserver/flow"
-	"carob/internal/apiserver/resources"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/webhooks"
+	"carob/internal/kinds/admissionregistration"
+	"carob/internal/kinds/apiextensions"
+	"carob/internal/kinds/apiregistration"
+	"carob/internal/kinds/registry"
 )
 
 // extensions are the parts by which users extend the API. They sleep until they
@@ -111,14 +114,14 @@ func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admi
 }
 
 // extensionKinds describes the kinds of the extensions that the registry holds.
-func (s *Server) extensionKinds() []*resources.Resource {
-	return webhooks.Resources(webhooks.Hooks{Written: func() { s.ext.plugins.Activate() }, MayRead: s.mayReadParams, ParamKind: s.paramKind})
+func (s *Server) extensionKinds() []*registry.Resource {
+	return admissionregistration.Kinds(admissionregistration.Hooks{Written: func() { s.ext.plugins.Activate() }, MayRead: s.mayReadParams, ParamKind: s.paramKind})
 }
 
 // extend makes what serves the paths that no built-in group answers.
 func (s *Server) extend(c *genericapiserver.Config) {
-	s.ext.objects = s.options.Foreign(crds.ObjectCodec(), nil)
-	s.ext.definitions = s.options.Foreign(crds.DefinitionCodec())
+	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
+	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
 		Client: s.ownClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
@@ -157,7 +160,7 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 		}
 		kinds    []schema.GroupResource
 		activate func()
-	}{{s.options, webhooks.Kinds(), s.ext.plugins.Activate}, {s.ext.objects, []schema.GroupResource{crds.Kind}, s.ext.crds.Activate}} {
+	}{{s.options, admissionregistration.GroupResources(), s.ext.plugins.Activate}, {s.ext.objects, []schema.GroupResource{apiextensions.GroupResource}, s.ext.crds.Activate}} {
 		some, err := e.options.Any(ctx, e.kinds...)
 		if err != nil {
 			return err
@@ -166,7 +169,7 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 			e.activate()
 		}
 	}
-	err := s.reader.List(ctx, aggregation.Kind, "", func(o runtime.Object) bool {
+	err := s.reader.List(ctx, apiregistration.GroupResource, "", func(o runtime.Object) bool {
 		if a, ok := o.(*apiregistrationv1.APIService); ok {
 			s.ext.foreign.Changed(a.Name, a)
 		}

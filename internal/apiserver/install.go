@@ -21,8 +21,8 @@ import (
 
 	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/lists"
-	"carob/internal/apiserver/openapi"
-	"carob/internal/apiserver/smd"
+	"carob/internal/kinds/mergeschema"
+	"carob/internal/kinds/openapi"
 )
 
 // installGroups adds the routes of every group version and its discovery
@@ -35,7 +35,7 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 	}
 	slices.SortFunc(versions, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
 	s.versions = versions
-	types := smd.NewTypeConverter(s.set.External)
+	types := mergeschema.NewTypeConverter(s.set.External)
 	ours := lists.Serializer(s.set.Codecs, &lists.Kept{})
 	for _, gv := range versions {
 		served := map[string][]string{}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
-	"carob/internal/apiserver/services"
+	"carob/internal/kinds/services"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"carob/internal/apiserver/aggregation"
 	"carob/internal/base/pki"
+	"carob/internal/kinds/apiregistration"
 )
 
 // priorities are the order of the built-in groups and versions in discovery, as upstream has it.
@@ -31,7 +31,7 @@ var priorities = map[schema.GroupVersion][2]int32{
 	{Group: "apiextensions.k8s.io", Version: "v1"}: {16700, 15}, {Group: "admissionregistration.k8s.io", Version: "v1"}: {16700, 15},
 	{Group: "scheduling.k8s.io", Version: "v1"}: {16600, 15}, {Group: "coordination.k8s.io", Version: "v1"}: {16500, 15}, {Group: "node.k8s.io", Version: "v1"}: {16300, 15},
 	{Group: "discovery.k8s.io", Version: "v1"}: {16200, 15}, {Group: "resource.k8s.io", Version: "v1"}: {16200, 21}, {Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: {16100, 21},
-	{Group: "storagemigration.k8s.io", Version: "v1"}: {15800, 15}, {Group: aggregation.Kind.Group, Version: "v1"}: {20000, 9},
+	{Group: "storagemigration.k8s.io", Version: "v1"}: {15800, 15}, {Group: apiregistration.GroupResource.Group, Version: "v1"}: {20000, 9},
 }
 
 func priority(gv schema.GroupVersion) (group, version int32) {
@@ -53,7 +53,7 @@ func (s *Server) storeLater(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if gv.Group == aggregation.Kind.Group {
+		if gv.Group == apiregistration.GroupResource.Group {
 			continue // it is the one that the others are listed by
 		}
 		if err := s.storeAPIService(ctx, gv); err != nil && ctx.Err() == nil {
@@ -107,7 +107,7 @@ func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
 
 func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) error {
 	group, version := priority(gv)
-	st := s.stores[aggregation.Kind]
+	st := s.stores[apiregistration.GroupResource]
 	ctx = apirequest.WithNamespace(ctx, "")
 	want := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{automanaged: onStart}},

@@ -26,11 +26,11 @@ import (
 	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/inprocess"
-	"carob/internal/apiserver/scheme"
-	"carob/internal/apiserver/services"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/tokens"
 	"carob/internal/base/errkind"
+	"carob/internal/kinds/scheme"
+	"carob/internal/kinds/services"
 )
 
 // Server is one API server. Make it by New, then call Run once.

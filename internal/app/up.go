@@ -23,8 +23,6 @@ import (
 
 	"carob/internal/apiserver"
 	"carob/internal/apiserver/audit"
-	"carob/internal/apiserver/defaults"
-	"carob/internal/apiserver/validation"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
 	"carob/internal/base/memory"
@@ -33,6 +31,8 @@ import (
 	"carob/internal/cli"
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
+	"carob/internal/kinds/apps"
+	"carob/internal/kinds/pods"
 	"carob/internal/network/unserved"
 	"carob/internal/node"
 	"carob/internal/scheduler"
@@ -309,7 +309,7 @@ func (c *carob) start(ctx context.Context) error {
 	}
 	c.parts.start(ctx, "scheduler", sched.Run)
 	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{
-		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig, DefaultStatefulSet: defaults.StatefulSet})
+		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig, DefaultStatefulSet: apps.DefaultStatefulSet})
 	if err != nil {
 		return err
 	}
@@ -366,8 +366,8 @@ func (c *carob) agent() (*node.Agent, error) {
 
 // completePod does to a static pod what the API server does to others.
 func completePod(pod *corev1.Pod) error {
-	defaults.Pod(pod)
-	return validation.ValidatePodCreate(pod).ToAggregate()
+	pods.DefaultPod(pod)
+	return pods.ValidatePodCreate(pod).ToAggregate()
 }
 
 // close stops everything that was opened, the last first. Containers go on.

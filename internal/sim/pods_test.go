@@ -4,8 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"carob/internal/apiserver/defaults"
-	"carob/internal/apiserver/validation"
+	"carob/internal/kinds/pods"
 )
 
 // The simulator tortures Step with pods that the API server would take.
@@ -13,8 +12,8 @@ func TestPodsAreValid(t *testing.T) {
 	for seed := range uint64(500) {
 		w := &world{rand: rand.New(rand.NewPCG(seed, 0))}
 		p := w.newPod(0)
-		defaults.Pod(p)
-		if errs := validation.ValidatePodCreate(p); len(errs) > 0 {
+		pods.DefaultPod(p)
+		if errs := pods.ValidatePodCreate(p); len(errs) > 0 {
 			t.Fatalf("seed %d: %v", seed, errs.ToAggregate())
 		}
 	}

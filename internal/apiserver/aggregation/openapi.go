@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"carob/internal/apiserver/openapi"
+	"carob/internal/kinds/openapi"
 )
 
 var _ openapi.Source = (*Server)(nil)

@@ -26,6 +26,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"carob/internal/kinds/apiregistration"
 )
 
 // remote is one APIService that a foreign server answers.
@@ -195,7 +197,7 @@ func (r *remote) report(ctx context.Context, client clientset.Interface) (err er
 		}
 	}()
 	want.LastTransitionTime = metav1.Now()
-	if c := condition(o); c != nil {
+	if c := apiregistration.Condition(o); c != nil {
 		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
 			return nil
 		}

@@ -19,17 +19,17 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
-	"carob/internal/apiserver/resources"
+	"carob/internal/kinds/registry"
 )
 
 // Guard keeps users from giving away by a role or binding what they do not have
 // themselves. It changes the descriptors of the four kinds and leaves others alone.
-func Guard(r *resources.Resource, rbac *RBAC) {
+func Guard(r *registry.Resource, rbac *RBAC) {
 	gr := r.GroupResource()
 	if gr != clusterRoles && gr != clusterRoleBindings && gr != roles && gr != roleBindings {
 		return
 	}
-	r.Customize = func(s *genericregistry.Store, _ *resources.Strategy) {
+	r.Customize = func(s *genericregistry.Store, _ *registry.Strategy) {
 		s.BeginCreate = func(ctx context.Context, obj runtime.Object, _ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 			return settled, rbac.mayWrite(ctx, obj, nil)
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
 
-	"carob/internal/apiserver/openapi"
+	"carob/internal/kinds/openapi"
 )
 
 var _ openapi.Source = (*Server)(nil)

@@ -17,7 +17,7 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
-	"carob/internal/apiserver/validation"
+	"carob/internal/kinds/pods"
 )
 
 var bindingResource = schema.GroupResource{Resource: "pods/binding"}
@@ -45,7 +45,7 @@ func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Objec
 	if b.Name != name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if errs := validation.ValidateBinding(b); len(errs) > 0 {
+	if errs := pods.ValidateBinding(b); len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
 	if validate != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 
 	"carob/internal/apiserver/admission"
+	"carob/internal/kinds/pods"
 )
 
 var (
@@ -166,7 +167,7 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 	if budget == nil {
 		return true, r.remove(ctx, p, options)
 	}
-	if !conditionTrue(p, corev1.PodReady) && unhealthyMayGo(budget) {
+	if !pods.ConditionTrue(p, corev1.PodReady) && unhealthyMayGo(budget) {
 		requireVersion(options, p)
 		err := r.remove(ctx, p, options)
 		if apierrors.IsConflict(err) {

@@ -17,8 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -30,6 +28,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/endpoints"
+	"carob/internal/kinds/pods"
 )
 
 // Config is what the pod storages need from their surroundings.
@@ -71,17 +70,17 @@ var Resource = schema.GroupResource{Resource: "pods"}
 // New makes the pod storages. It registers in the scheme the field selectors of pods (L1.2) and the query parameters of the
 // streaming subresources of pods, nodes and services.
 func New(c Config) (*Storage, error) {
-	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), fieldLabel); err != nil {
+	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), pods.FieldLabel); err != nil {
 		return nil, fmt.Errorf("register the field selectors of pods: %w", err)
 	}
 	if err := registerOptions(c.Scheme); err != nil {
 		return nil, err
 	}
-	main := newStrategy(c.Scheme)
+	main := pods.NewStrategy(c.Scheme)
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return &corev1.Pod{} },
 		NewListFunc:               func() runtime.Object { return &corev1.PodList{} },
-		PredicateFunc:             match,
+		PredicateFunc:             pods.Match,
 		DefaultQualifiedResource:  Resource,
 		SingularQualifiedResource: schema.GroupResource{Resource: "pod"},
 		CreateStrategy:            main,
@@ -89,11 +88,11 @@ func New(c Config) (*Storage, error) {
 		DeleteStrategy:            main,
 		ResetFieldsStrategy:       main,
 		ReturnDeletedObject:       true,
-		TableConvertor:            tableConvertor{},
+		TableConvertor:            pods.TableConvertor{},
 	}
 	options := &generic.StoreOptions{
 		RESTOptions: c.RESTOptions,
-		AttrFunc:    attributes,
+		AttrFunc:    pods.Attributes,
 		TriggerFunc: map[string]storage.IndexerFunc{"spec.nodeName": func(o runtime.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
 	}
 	if err := store.CompleteWithOptions(options); err != nil {
@@ -102,7 +101,7 @@ func New(c Config) (*Storage, error) {
 
 	s := &Storage{Pods: &Store{store}}
 	bind := &bindingREST{store: store}
-	status := subresource(store, statusStrategy{main})
+	status := subresource(store, pods.StatusStrategy{Strategy: main})
 	agents := newAgents(c.Agents, c.Reader)
 	create := creator{c.Authorizer}
 	connect := connecter{finder{store: store, agents: agents}, create}
@@ -110,8 +109,8 @@ func New(c Config) (*Storage, error) {
 	s.Resources = map[string]rest.Storage{
 		"pods":                     s.Pods,
 		"pods/status":              status,
-		"pods/ephemeralcontainers": subresource(store, ephemeralStrategy{main}),
-		"pods/resize":              subresource(store, resizeStrategy{main}),
+		"pods/ephemeralcontainers": subresource(store, pods.EphemeralStrategy{Strategy: main}),
+		"pods/resize":              subresource(store, pods.ResizeStrategy{Strategy: main}),
 		"pods/binding":             bind,
 		"bindings":                 &legacyBindingREST{bind},
 		"pods/eviction":            &evictionREST{store: store, status: status, reader: c.Reader, storages: c.Storages, pause: retryPause},
@@ -134,48 +133,6 @@ func (*Store) ShortNames() []string { return []string{"po"} }
 
 // Categories puts pods into "kubectl get all".
 func (*Store) Categories() []string { return []string{"all"} }
-
-func match(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
-	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: attributes, IndexFields: []string{"spec.nodeName"}}
-}
-
-// attributes are the labels and selectable fields of a pod (L1.2).
-func attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
-	p, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, nil, fmt.Errorf("not a pod: %T", obj)
-	}
-	hostNetwork := "false"
-	if p.Spec.HostNetwork {
-		hostNetwork = "true"
-	}
-	podIP := p.Status.PodIP
-	if podIP == "" && len(p.Status.PodIPs) > 0 {
-		podIP = p.Status.PodIPs[0].IP
-	}
-	return p.Labels, fields.Set{
-		"metadata.name":            p.Name,
-		"metadata.namespace":       p.Namespace,
-		"spec.nodeName":            p.Spec.NodeName,
-		"spec.restartPolicy":       string(p.Spec.RestartPolicy),
-		"spec.schedulerName":       p.Spec.SchedulerName,
-		"spec.serviceAccountName":  p.Spec.ServiceAccountName,
-		"spec.hostNetwork":         hostNetwork,
-		"status.phase":             string(p.Status.Phase),
-		"status.podIP":             podIP,
-		"status.nominatedNodeName": p.Status.NominatedNodeName,
-	}, nil
-}
-
-// fieldLabel accepts the selectable fields of pods and refuses all others.
-func fieldLabel(label, value string) (string, string, error) {
-	switch label {
-	case "metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",
-		"spec.serviceAccountName", "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName":
-		return label, value, nil
-	}
-	return "", "", fmt.Errorf("field label not supported: %s", label)
-}
 
 // updateREST serves a subresource that gets, updates and patches the pod itself under a strategy of its own.
 type updateREST struct{ store *genericregistry.Store }

@@ -17,17 +17,18 @@ import (
 	"k8s.io/utils/ptr"
 
 	"carob/internal/apiserver/admission"
-	"carob/internal/apiserver/defaults"
 	"carob/internal/apiserver/inprocess"
-	"carob/internal/apiserver/scheme"
 	"carob/internal/apiserver/storage"
+	"carob/internal/kinds"
+	"carob/internal/kinds/pods"
+	"carob/internal/kinds/scheme"
 )
 
 // open makes the pod storages on an etcd of their own.
 func open(t *testing.T) (context.Context, *Storage) {
 	t.Helper()
 	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
-	set, err := scheme.New(defaults.Register)
+	set, err := scheme.New(kinds.RegisterDefaults)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func create(t *testing.T, ctx context.Context, s *Storage, change func(*corev1.P
 	if change != nil {
 		change(p)
 	}
-	defaults.Pod(p)
+	pods.DefaultPod(p)
 	obj, err := s.Pods.Create(ctx, p, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	if err != nil || p.DeletionTimestamp == nil || p.Generation != 2 {
 		t.Fatalf("evicted pod: %v, %+v", err, p)
 	}
-	if c := condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
+	if c := pods.Condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
 		t.Fatalf("condition %+v", c)
 	}
 }
@@ -200,7 +201,7 @@ func TestEvictionTakesFromTheBudget(t *testing.T) {
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1}}
 	budgets := &budgetStore{budget: b}
 	r := &evictionREST{storages: func(schema.GroupResource) rest.Storage { return budgets }, pause: func(context.Context) error { return nil }}
-	p := pod(nil)
+	p := podWith(nil)
 	if err := r.take(t.Context(), p, "b", true); err != nil || budgets.writes != 0 {
 		t.Fatalf("dry run: %v, %d writes", err, budgets.writes)
 	}
@@ -228,7 +229,9 @@ type budgetStore struct {
 }
 
 func (*budgetStore) New() runtime.Object { return &policyv1.PodDisruptionBudget{} }
-func (*budgetStore) Destroy()            {}
+
+func (*budgetStore) Destroy() {}
+
 func (s *budgetStore) Get(context.Context, string, *metav1.GetOptions) (runtime.Object, error) {
 	return s.budget, nil
 }

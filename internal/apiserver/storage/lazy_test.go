@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
-	"carob/internal/apiserver/scheme"
+	"carob/internal/kinds/scheme"
 )
 
 // ownKey marks the contexts of parts of this process in these tests.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
-	"carob/internal/apiserver/scheme"
+	"carob/internal/kinds/scheme"
 )
 
 const (

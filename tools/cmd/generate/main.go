@@ -1,7 +1,7 @@
 // Command generate makes every generated file of the API server:
 //
-//	internal/apiserver/openapi/documents   the OpenAPI documents, v2 and v3, compressed
-//	internal/apiserver/smd/zz_generated.schema.go   the merge schema of server-side apply
+//	internal/kinds/openapi/documents   the OpenAPI documents, v2 and v3, compressed
+//	internal/kinds/mergeschema/zz_generated.schema.go   the merge schema of server-side apply
 //
 // Run it in the tools directory: go run ./cmd/generate. It takes the types'
 // comments from the k8s.io modules (by openapi-gen, into a package that is not
@@ -46,7 +46,7 @@ func run() error {
 	if err := command("go", args...); err != nil {
 		return fmt.Errorf("describe the API types: %w", err)
 	}
-	if err := command("go", "run", "./cmd/openapi", "--documents", "../internal/apiserver/openapi/documents", "--schema", "../internal/apiserver/smd/zz_generated.schema.go"); err != nil {
+	if err := command("go", "run", "./cmd/openapi", "--documents", "../internal/kinds/openapi/documents", "--schema", "../internal/kinds/mergeschema/zz_generated.schema.go"); err != nil {
 		return fmt.Errorf("make the documents: %w", err)
 	}
 	return nil

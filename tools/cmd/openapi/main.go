@@ -31,8 +31,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"carob/internal/apiserver"
-	"carob/internal/apiserver/openapi"
 	"carob/internal/base/pki"
+	"carob/internal/kinds/openapi"
 	"carob/tools/internal/definitions"
 )
 

@@ -1,4 +1,4 @@
-// Command validations makes the functions of internal/apiserver/declared from the
+// Command validations makes the functions of internal/kinds/declarative from the
 // rules in the comments of k8s.io/api. Run it in the tools directory:
 // go run ./cmd/validations. It works in a scratch module, because upstream's
 // generator wants to write beside the packages it reads.
@@ -24,13 +24,13 @@ var readOnly = []string{"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachi
 	"time", "k8s.io/api/scheduling/v1alpha3"}
 
 func main() {
-	if err := run("../internal/apiserver/declared"); err != nil {
+	if err := run("../internal/kinds/declarative"); err != nil {
 		fmt.Fprintln(os.Stderr, "validations:", err)
 		os.Exit(1)
 	}
 }
 
-func run(declared string) error {
+func run(folder string) error {
 	scratch, err := os.MkdirTemp("", "carob-validations-")
 	if err != nil {
 		return err
@@ -63,15 +63,15 @@ func run(declared string) error {
 			return err
 		}
 	}
-	target := filepath.Join(module, "internal/apiserver/declared")
-	if err := os.CopyFS(target, os.DirFS(declared)); err != nil {
+	target := filepath.Join(module, "internal/kinds/declarative")
+	if err := os.CopyFS(target, os.DirFS(folder)); err != nil {
 		return err
 	}
 	packages, err := folders(target)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(target, "declared.go")); err != nil {
+	if err := os.Remove(filepath.Join(target, "declarative.go")); err != nil {
 		return err
 	}
 	args := []string{"run", generator, "--go-header-file", os.DevNull, "--output-file", output}
@@ -80,7 +80,7 @@ func run(declared string) error {
 	}
 	args = append(args, meta)
 	for _, p := range packages {
-		args = append(args, "./internal/apiserver/declared/"+p)
+		args = append(args, "./internal/kinds/declarative/"+p)
 	}
 	for _, command := range [][]string{{"mod", "tidy"}, args} {
 		c := exec.Command("go", command...)
@@ -94,7 +94,7 @@ func run(declared string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(declared, p, output), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, p, output), text, 0o644); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,3 @@
+// Package apiextensions is the group apiextensions.k8s.io: how CustomResourceDefinitions are stored and encoded.
+// The validation is upstream's library; package apiserver/crds serves the kinds that are defined.
+package apiextensions

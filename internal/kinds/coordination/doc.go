@@ -1,0 +1,2 @@
+// Package coordination is the group coordination.k8s.io: Leases.
+package coordination

@@ -1,0 +1,13 @@
+package coordination
+
+import (
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/kinds/rules"
+)
+
+// Rules are the checks of each kind of this package. Nothing writes to it.
+var Rules = map[schema.GroupKind]func() rules.Rules{
+	rules.Kind(coordinationv1.GroupName, "Lease"): func() rules.Rules { return rules.Of(nil, validateLease, validateLeaseUpdate) },
+}

@@ -1,0 +1,107 @@
+// Package declarative checks objects by the rules that the API's Go types declare in their comments
+// ("+k8s:required", "+k8s:maxItems=8"): Kubernetes' declarative validation. Upstream's generator makes the functions in
+// the folders below (tools/cmd/validations). The strategies call it after the hand-written checks of the group's
+// package; what both find is said once, in the words of the declared rule, as upstream does.
+package declarative
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"carob/internal/kinds/declarative/apps"
+	"carob/internal/kinds/declarative/autoscaling"
+	"carob/internal/kinds/declarative/batch"
+	"carob/internal/kinds/declarative/certificates"
+	"carob/internal/kinds/declarative/coordination"
+	"carob/internal/kinds/declarative/core"
+	"carob/internal/kinds/declarative/discovery"
+	"carob/internal/kinds/declarative/networking"
+	"carob/internal/kinds/declarative/node"
+	"carob/internal/kinds/declarative/policy"
+	"carob/internal/kinds/declarative/rbac"
+	"carob/internal/kinds/declarative/resource"
+	"carob/internal/kinds/declarative/scheduling"
+	"carob/internal/kinds/declarative/storage"
+	"carob/internal/kinds/declarative/storagemigration"
+)
+
+// Register adds the declared rules to s.
+func Register(s *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{
+		apps.RegisterValidations, autoscaling.RegisterValidations, batch.RegisterValidations, certificates.RegisterValidations, coordination.RegisterValidations,
+		core.RegisterValidations, discovery.RegisterValidations, networking.RegisterValidations, node.RegisterValidations, policy.RegisterValidations,
+		rbac.RegisterValidations, resource.RegisterValidations, scheduling.RegisterValidations, storage.RegisterValidations, storagemigration.RegisterValidations,
+	} {
+		if err := add(s); err != nil {
+			return fmt.Errorf("register the declared rules: %w", err)
+		}
+	}
+	return nil
+}
+
+// options are the feature gates that rules depend on, as they are by default in v1.37.
+var options = map[string]bool{
+	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false, "WorkloadWithJob": false,
+}
+
+// Check returns what the declared rules find, and of found, the errors of the
+// hand-written rules, what they do not find. old is nil for a create; subresource is empty for the
+// object itself.
+func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object, subresource string) field.ErrorList {
+	var path []string
+	if subresource != "" {
+		path = []string{subresource}
+	}
+	var errs field.ErrorList
+	if old == nil {
+		errs = s.Validate(ctx, options, obj, path...)
+	} else {
+		errs = s.ValidateUpdate(ctx, options, obj, old, path...)
+	}
+	errs = validate.FilterEnforcedDeclarativeErrors(ctx, errs, true)
+	found = slices.DeleteFunc(found, func(f *field.Error) bool {
+		return slices.ContainsFunc(errs, func(e *field.Error) bool { return supersedes(e, f) })
+	})
+	return append(found, errs...)
+}
+
+// supersedes tells whether a declared rule found what a hand-written one did, perhaps in other words.
+func supersedes(declared, written *field.Error) bool {
+	return declared.Field == written.Field && declared.Type == written.Type && isChange(declared) == isChange(written)
+}
+
+// isChange tells whether it is not the value but its change that is wrong.
+func isChange(e *field.Error) bool {
+	return e.Origin == "immutable" || e.Origin == "update" || e.Detail == apivalidation.FieldImmutableErrorMsg
+}
+
+// Once is the part of a strategy that says each error once: the library checks metadata twice on an update, the strategies
+// do a third time.
+type Once struct{}
+
+// ValidateDeclaratively implements rest.DeclarativeValidationStrategy. The declared rules themselves are in Check.
+func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type, _ rest.DeclarativeValidationConfig) field.ErrorList {
+	var all field.ErrorList
+	for _, f := range found {
+		if !slices.ContainsFunc(all, func(e *field.Error) bool {
+			return e.Type == f.Type && e.Field == f.Field && e.Detail == f.Detail && reflect.DeepEqual(e.BadValue, f.BadValue)
+		}) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// DeclarativeValidationConfig implements rest.DeclarativeValidationStrategy.
+func (Once) DeclarativeValidationConfig(context.Context, runtime.Object, runtime.Object) rest.DeclarativeValidationConfig {
+	return rest.DeclarativeValidationConfig{}
+}

@@ -1,0 +1,2 @@
+// Package discovery is the group discovery.k8s.io: EndpointSlices.
+package discovery

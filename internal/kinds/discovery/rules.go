@@ -1,0 +1,17 @@
+package discovery
+
+import (
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/kinds/rules"
+)
+
+// Rules are the checks of each kind of this package. Nothing writes to it.
+var Rules = map[schema.GroupKind]func() rules.Rules{
+	rules.Kind(discoveryv1.GroupName, "EndpointSlice"): func() rules.Rules {
+		r := rules.Of(nil, validateEndpointSlice, validateEndpointSliceUpdate)
+		r.Warnings = endpointSliceWarnings
+		return r
+	},
+}

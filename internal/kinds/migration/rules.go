@@ -1,0 +1,17 @@
+package migration
+
+import (
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/kinds/rules"
+)
+
+// Rules are the checks of each kind of this package. Nothing writes to it.
+var Rules = map[schema.GroupKind]func() rules.Rules{
+	rules.Kind(storagemigrationv1.GroupName, "StorageVersionMigration"): func() rules.Rules {
+		r := rules.Of(nil, validateMigration, validateMigrationUpdate)
+		r.StatusUpdate = rules.TypedUpdate(validateMigrationStatusUpdate)
+		return r
+	},
+}

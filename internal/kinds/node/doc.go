@@ -1,0 +1,2 @@
+// Package node is the group node.k8s.io: RuntimeClasses. The kind Node is in package core.
+package node

@@ -1,0 +1,281 @@
+package pods
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"carob/internal/kinds/unchanged"
+)
+
+// updatable says which fields of a stored pod's spec may change (L1.61).
+const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`," +
+	"`spec.tolerations` (only additions to existing tolerations)," +
+	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+
+// ValidatePodUpdate checks a change of the main resource (L1.61–L1.67).
+func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
+	errs = append(errs, changedPod(p, old)...)
+	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
+	if unchanged.Meaning(&p.Spec, &old.Spec) {
+		return errs
+	}
+
+	spec := field.NewPath("spec")
+	for _, list := range []struct {
+		name    string
+		cs, old []corev1.Container
+	}{{"containers", p.Spec.Containers, old.Spec.Containers}, {"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
+		if len(list.cs) != len(list.old) {
+			return append(errs, field.Forbidden(spec.Child(list.name), "pod updates may not add or remove containers"))
+		}
+	}
+	more, stop := deadlineUpdate(p.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
+	if errs = append(errs, more...); stop {
+		return errs
+	}
+	errs = append(errs, validateTolerationUpdate(p.Spec.Tolerations, old.Spec.Tolerations, spec.Child("tolerations"))...)
+	errs = append(errs, validateGateUpdate(p.Spec.SchedulingGates, old.Spec.SchedulingGates, spec.Child("schedulingGates"))...)
+
+	// With every permitted change undone nothing may be left.
+	rest := p.Spec.DeepCopy()
+	for i := range rest.Containers {
+		rest.Containers[i].Image = old.Spec.Containers[i].Image
+	}
+	for i := range rest.InitContainers {
+		rest.InitContainers[i].Image = old.Spec.InitContainers[i].Image
+	}
+	rest.ActiveDeadlineSeconds = old.Spec.ActiveDeadlineSeconds
+	rest.Tolerations = old.Spec.Tolerations
+	rest.SchedulingGates = old.Spec.SchedulingGates
+	if g, was := rest.TerminationGracePeriodSeconds, old.Spec.TerminationGracePeriodSeconds; was != nil && *was < 0 && g != nil && *g == 1 {
+		rest.TerminationGracePeriodSeconds = was
+	}
+	if len(old.Spec.SchedulingGates) > 0 {
+		errs = append(errs, validateGatedUpdate(rest, &old.Spec, spec)...)
+	}
+	if !apiequality.Semantic.DeepEqual(rest, &old.Spec) {
+		errs = append(errs, field.Forbidden(spec, fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable, diff.Diff(&old.Spec, rest))))
+	}
+	return errs
+}
+
+func validateMirrorAnnotationUpdate(p, old *corev1.Pod) field.ErrorList {
+	was, had := old.Annotations[corev1.MirrorPodAnnotationKey]
+	is, has := p.Annotations[corev1.MirrorPodAnnotationKey]
+	at := field.NewPath("metadata", "annotations").Key(corev1.MirrorPodAnnotationKey)
+	switch {
+	case has && !had:
+		return field.ErrorList{field.Forbidden(at, "may not add mirror pod annotation")}
+	case had && !has:
+		return field.ErrorList{field.Forbidden(at, "may not remove mirror pod annotation")}
+	case was != is:
+		return field.ErrorList{field.Forbidden(at, "may not update mirror pod annotation")}
+	}
+	return nil
+}
+
+// deadlineUpdate lets a deadline be set or brought forward (L1.63).
+func deadlineUpdate(d, old *int64, at *field.Path) (errs field.ErrorList, stop bool) {
+	switch {
+	case d == nil && old != nil:
+		return field.ErrorList{field.Invalid(at, d, "must not update from a positive integer to nil value")}, false
+	case d == nil:
+		return nil, false
+	case *d < 0 || *d > math.MaxInt32:
+		return field.ErrorList{field.Invalid(at, *d, validation.InclusiveRangeError(0, math.MaxInt32))}, true
+	case old != nil && *d > *old:
+		return field.ErrorList{field.Invalid(at, *d, "must be less than or equal to previous value")}, true
+	}
+	return nil, false
+}
+
+// validateTolerationUpdate lets tolerations be added and their seconds be changed (L1.64).
+func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) field.ErrorList {
+	for _, o := range old {
+		o.TolerationSeconds = nil
+		kept := slices.ContainsFunc(list, func(t corev1.Toleration) bool {
+			t.TolerationSeconds = nil
+			return t == o
+		})
+		if !kept {
+			return field.ErrorList{field.Forbidden(at, "existing toleration can not be modified except its tolerationSeconds")}
+		}
+	}
+	return nil
+}
+
+// validateGateUpdate lets scheduling gates be removed (L1.66).
+func validateGateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, g := range gates {
+		if !slices.Contains(old, g) && !slices.Contains(gates[i+1:], g) {
+			errs = append(errs, field.Forbidden(at.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
+		}
+	}
+	return errs
+}
+
+// validateGatedUpdate lets a gated pod's node constraints be tightened, and undoes in rest what it has permitted (L1.67).
+func validateGatedUpdate(rest, old *corev1.PodSpec, spec *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for key, value := range old.NodeSelector {
+		if got, ok := rest.NodeSelector[key]; !ok || got != value {
+			errs = append(errs, field.Invalid(spec.Child("nodeSelector"), rest.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)"))
+			break
+		}
+	}
+	rest.NodeSelector = old.NodeSelector
+
+	var is, was *corev1.NodeAffinity
+	if rest.Affinity != nil {
+		is = rest.Affinity.NodeAffinity
+	}
+	if old.Affinity != nil {
+		was = old.Affinity.NodeAffinity
+	}
+	errs = append(errs, validateRequiredAffinityUpdate(is, was, spec.Child("affinity", "nodeAffinity", requiredField))...)
+	switch {
+	case rest.Affinity == nil && was != nil:
+		rest.Affinity = &corev1.Affinity{NodeAffinity: was}
+	case rest.Affinity != nil:
+		rest.Affinity.NodeAffinity = was
+		if was == nil && old.Affinity == nil && rest.Affinity.PodAffinity == nil && rest.Affinity.PodAntiAffinity == nil {
+			rest.Affinity = nil
+		}
+	}
+	return errs
+}
+
+func validateRequiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path) field.ErrorList {
+	if was == nil || was.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	terms := at.Child("nodeSelectorTerms")
+	var now []corev1.NodeSelectorTerm
+	if is != nil && is.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		now = is.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	}
+	before := was.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(now) != len(before) {
+		return field.ErrorList{field.Invalid(terms, now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")}
+	}
+	var errs field.ErrorList
+	for i := range before {
+		tightened := len(before[i].MatchExpressions)+len(before[i].MatchFields) > 0 || apiequality.Semantic.DeepEqual(now[i], before[i])
+		for _, r := range before[i].MatchExpressions {
+			tightened = tightened && containsRequirement(now[i].MatchExpressions, r)
+		}
+		for _, r := range before[i].MatchFields {
+			tightened = tightened && containsRequirement(now[i].MatchFields, r)
+		}
+		if !tightened {
+			errs = append(errs, field.Invalid(terms.Index(i), now[i], "only additions are allowed (no mutations or deletions)"))
+		}
+	}
+	return errs
+}
+
+func containsRequirement(list []corev1.NodeSelectorRequirement, r corev1.NodeSelectorRequirement) bool {
+	return slices.ContainsFunc(list, func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
+}
+
+// validateStateTransitions refuses to bring a container back that its restart policy leaves ended (L1.71).
+func validateStateTransitions(p, old *corev1.Pod, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	all := restartsAll(&old.Spec)
+	check := func(list, before []corev1.ContainerStatus, name string, restarts func(name string, code int32) bool) {
+		for i := range before {
+			t := before[i].State.Terminated
+			if t == nil || restarts(before[i].Name, t.ExitCode) {
+				continue
+			}
+			for j := range list {
+				if list[j].Name == before[i].Name && list[j].State.Terminated == nil {
+					errs = append(errs, field.Forbidden(at.Child(name).Index(i).Child("state"), "may not be transitioned to non-terminated state"))
+				}
+			}
+		}
+	}
+	check(p.Status.ContainerStatuses, old.Status.ContainerStatuses, "containerStatuses", func(name string, code int32) bool {
+		return all || restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
+	})
+	check(p.Status.InitContainerStatuses, old.Status.InitContainerStatuses, "initContainerStatuses", func(name string, code int32) bool {
+		// A pod whose sandbox was lost runs its init containers again, but only while it restarts at all.
+		return all || old.Spec.RestartPolicy != corev1.RestartPolicyNever || restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
+	})
+	check(p.Status.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, "ephemeralContainerStatuses", func(string, int32) bool { return false })
+	return errs
+}
+
+// restartsAll tells whether one container's end may restart all of them.
+func restartsAll(s *corev1.PodSpec) bool {
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			for _, r := range list[i].RestartPolicyRules {
+				if r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// restarts tells whether a container that ended with code runs again under the pod's policy and its own.
+func restarts(pod corev1.RestartPolicy, c *corev1.Container, code int32) bool {
+	if c != nil {
+		for _, r := range c.RestartPolicyRules {
+			if r.ExitCodes != nil && slices.Contains(r.ExitCodes.Values, code) == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+				return true
+			}
+		}
+		if c.RestartPolicy != nil {
+			pod = corev1.RestartPolicy(*c.RestartPolicy)
+		}
+	}
+	return pod == corev1.RestartPolicyAlways || pod == corev1.RestartPolicyOnFailure && code != 0
+}
+
+// ValidateEphemeralContainersUpdate checks the list of debug containers: it only grows (L1.115).
+func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
+	at := field.NewPath("spec", "ephemeralContainers")
+	if _, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")}
+	}
+	errs := changedPod(p, old)
+	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
+	for i := range old.Spec.EphemeralContainers {
+		o := &old.Spec.EphemeralContainers[i]
+		j := slices.IndexFunc(p.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == o.Name })
+		switch {
+		case j < 0:
+			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", o.Name)))
+		case !apiequality.Semantic.DeepEqual(&p.Spec.EphemeralContainers[j], o):
+			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", o.Name, diff.Diff(o, &p.Spec.EphemeralContainers[j]))))
+		}
+	}
+	return errs
+}
+
+// ValidateBinding checks the target of a binding (L1.80).
+func ValidateBinding(b *corev1.Binding) field.ErrorList {
+	var errs field.ErrorList
+	target := field.NewPath("target")
+	if b.Target.Kind != "" && b.Target.Kind != "Node" {
+		errs = append(errs, field.NotSupported(target.Child("kind"), b.Target.Kind, []string{"Node", "<empty>"}))
+	}
+	if b.Target.Name == "" {
+		errs = append(errs, field.Required(target.Child("name"), ""))
+	}
+	return errs
+}

@@ -1,0 +1,2 @@
+// Package policy is the group policy: PodDisruptionBudgets. Package core/disruption decides by them.
+package policy

@@ -1,0 +1,38 @@
+package rules
+
+import (
+	"fmt"
+	"net"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+)
+
+// specialIP says why an address can't be somebody else's; empty when it can.
+func specialIP(ip string) string {
+	a := netutils.ParseIPSloppy(ip)
+	switch {
+	case a == nil:
+		return "must be a valid IP address"
+	case a.IsUnspecified():
+		return fmt.Sprintf("may not be unspecified (%v)", ip)
+	case a.IsLoopback():
+		return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+	case a.IsLinkLocalUnicast():
+		return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+	case a.IsLinkLocalMulticast():
+		return "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+	}
+	return ""
+}
+
+// IsIP tells whether s is an address of IPv4 or IPv6.
+func IsIP(s string) bool { return net.ParseIP(s) != nil }
+
+// NonSpecialIP refuses addresses that mean this host or a whole link.
+func NonSpecialIP(ip string, at *field.Path) field.ErrorList {
+	if reason := specialIP(ip); reason != "" {
+		return field.ErrorList{field.Invalid(at, ip, reason)}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package rules
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Warnings collects what is said about fields.
+type Warnings []string
+
+// Say adds a warning about the field at a path.
+func (h *Warnings) Say(at *field.Path, format string, args ...any) {
+	*h = append(*h, at.String()+": "+fmt.Sprintf(format, args...))
+}
+
+// Bytes says that an amount of memory or disk is no whole number of bytes.
+func (h *Warnings) Bytes(list corev1.ResourceList, at *field.Path, names ...corev1.ResourceName) {
+	for _, name := range names {
+		if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
+			h.Say(at.Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
+		}
+	}
+}
+
+// BalancerWarnings are about the address of a load balancer in a status, if it has one.
+func BalancerWarnings(i int, ip string) []string {
+	if ip == "" {
+		return nil
+	}
+	return validation.GetWarningsForIP(StatusPath.Child("loadBalancer", "ingress").Index(i), ip)
+}

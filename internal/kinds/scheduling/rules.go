@@ -1,0 +1,13 @@
+package scheduling
+
+import (
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/kinds/rules"
+)
+
+// Rules are the checks of each kind of this package. Nothing writes to it.
+var Rules = map[schema.GroupKind]func() rules.Rules{
+	rules.Kind(schedulingv1.GroupName, "PriorityClass"): func() rules.Rules { return rules.Of(nil, validatePriorityClass, validatePriorityClassUpdate) },
+}

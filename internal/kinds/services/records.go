@@ -1,0 +1,282 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/klog/v2"
+
+	"carob/internal/kinds/registry"
+)
+
+// Who has an address is said by the IPAddress object of its name: making it takes
+// the address, deleting it gives it back, and one that somebody else made keeps its
+// address from services. The ranges are the ServiceCIDR objects. Both are read from
+// the store whenever an address is needed, so there is nothing to keep in step.
+// Restore and Repair put in order what a crash between two writes left.
+
+const (
+	// RangeName is the ServiceCIDR of the range the server was started with.
+	RangeName = "kubernetes"
+	// RangeFinalizer keeps a ServiceCIDR while its addresses are used.
+	RangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
+	// managedBy marks the records made here.
+	managedBy = "ipallocator.k8s.io"
+	// recordTimeout bounds a write beside a request that is answered already.
+	recordTimeout = 10 * time.Second
+	// guesses are random addresses tried before all records are read.
+	guesses = 8
+)
+
+var errAllocated = errors.New("provided IP is already allocated")
+
+// book is where ranges and addresses are written down.
+type book interface {
+	// ranges returns what addresses of a family may be taken from now.
+	ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error)
+	// claim takes an address for s, or only looks whether it could (dry). The error
+	// is errAllocated when somebody has it.
+	claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error
+	// free gives back the address of s; it does nothing when s has it not.
+	free(ctx context.Context, ip netip.Addr, s *corev1.Service) error
+	used(ctx context.Context) (map[netip.Addr]bool, error)
+}
+
+// take claims the address that a client chose.
+func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+	ranges, err := a.records().ranges(ctx, familyOf(ip))
+	if err != nil {
+		return err
+	}
+	r, ok := rangeWith(ranges, ip)
+	if !ok {
+		return errors.New("the provided network does not match the current range")
+	}
+	start := time.Now()
+	err = a.records().claim(ctx, ip, s, dry)
+	if !dry {
+		addressSeconds.WithLabelValues(r.prefix.String()).Observe(time.Since(start).Seconds())
+		claimed(r, static, err)
+	}
+	return err
+}
+
+// next claims an address of a family that nobody has.
+func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.Service, dry bool) (netip.Addr, error) {
+	ranges, err := a.records().ranges(ctx, family)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, r := range ranges {
+		start := time.Now()
+		ip, err := a.anyOf(ctx, r, s, dry)
+		if !dry {
+			addressSeconds.WithLabelValues(r.prefix.String()).Observe(time.Since(start).Seconds())
+			claimed(r, dynamic, err)
+		}
+		if !errors.Is(err, errFull) {
+			return ip, err
+		}
+	}
+	return netip.Addr{}, errFull
+}
+
+// anyOf claims an address of a range; errFull when all are used.
+func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, dry bool) (netip.Addr, error) {
+	for range guesses {
+		if r.size == 0 {
+			break
+		}
+		ip := r.any()
+		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+			return ip, err
+		}
+	}
+	for {
+		used, err := a.records().used(ctx)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		ip, ok := r.free(used)
+		if !ok {
+			return netip.Addr{}, errFull
+		}
+		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+			return ip, err
+		}
+	}
+}
+
+// giveBack frees an address after the request that had it is answered. The next
+// repair catches up with a failure.
+func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Service) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	if err := a.records().free(ctx, ip, s); err != nil {
+		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service", klog.KObj(s))
+	}
+}
+
+// Range returns the ServiceCIDR object of the allocator's own ranges.
+func (a *Allocator) Range() *networkingv1.ServiceCIDR {
+	c := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: RangeName, Finalizers: []string{RangeFinalizer}}}
+	for _, p := range a.own {
+		c.Spec.CIDRs = append(c.Spec.CIDRs, p.String())
+	}
+	return c
+}
+
+// Ready marks a range as usable.
+func Ready(c *networkingv1.ServiceCIDR) {
+	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+		Reason: "", Message: "Kubernetes default Service CIDR is ready"})
+}
+
+// objects is the book of a running server.
+type objects struct {
+	own                []netip.Prefix
+	ranged, recordings *registry.Store
+}
+
+// ranges implements book: the ranges that no ServiceCIDR says is unusable, the
+// server's own first, the others in the order of their names. Its own range is there
+// before the object that shows it is.
+func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error) {
+	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the service ranges: %w", err)
+	}
+	var first, rest []addresses
+	shown := false
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		c := o.(*networkingv1.ServiceCIDR)
+		shown = shown || c.Name == RangeName
+		if !usable(c) {
+			return nil
+		}
+		for _, p := range prefixes(c) {
+			switch {
+			case familyOf(p.Addr()) != family || slices.ContainsFunc(append(first, rest...), func(r addresses) bool { return r.prefix == p }):
+			case c.Name == RangeName:
+				first = append(first, rangeOf(p))
+			default:
+				rest = append(rest, rangeOf(p))
+			}
+		}
+		return nil
+	})
+	for _, p := range b.own {
+		if !shown && familyOf(p.Addr()) == family {
+			first = append(first, rangeOf(p))
+		}
+	}
+	return append(first, rest...), err
+}
+
+// usable reports whether addresses may be taken from a range. One that nobody has
+// looked at yet may be used: there need not be a controller.
+func usable(c *networkingv1.ServiceCIDR) bool {
+	ready := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	return c.DeletionTimestamp == nil && (ready == nil || ready.Status == metav1.ConditionTrue)
+}
+
+func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
+	var out []netip.Prefix
+	for _, cidr := range c.Spec.CIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil { // validation lets no other in
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// claim implements book.
+func (b *objects) claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+	ctx = clusterScope(ctx)
+	if dry {
+		_, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = errAllocated
+		}
+		return err
+	}
+	_, err := b.recordings.Create(ctx, record(ip, s), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return errAllocated
+	}
+	return err
+}
+
+// free implements book.
+func (b *objects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
+	ctx = clusterScope(ctx)
+	obj, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if r := obj.(*networkingv1.IPAddress); equality.Semantic.DeepEqual(r.Spec, record(ip, s).Spec) {
+		return b.erase(ctx, r)
+	}
+	return nil
+}
+
+func (b *objects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
+	o := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
+	if _, _, err := b.recordings.Delete(clusterScope(ctx), r.Name, rest.ValidateAllObjectFunc, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete address %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// used implements book.
+func (b *objects) used(ctx context.Context) (map[netip.Addr]bool, error) {
+	out := map[netip.Addr]bool{}
+	return out, b.each(ctx, func(ip netip.Addr, _ *networkingv1.IPAddress) error {
+		out[ip] = true
+		return nil
+	})
+}
+
+func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPAddress) error) error {
+	list, err := b.recordings.List(clusterScope(ctx), &internalversion.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("read the stored addresses: %w", err)
+	}
+	return meta.EachListItem(list, func(o runtime.Object) error {
+		r := o.(*networkingv1.IPAddress)
+		ip, err := netip.ParseAddr(r.Name)
+		if err != nil {
+			return nil //nolint:nilerr // validation lets none in
+		}
+		return f(ip, r)
+	})
+}
+
+func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {
+	return &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(familyOf(ip)), networkingv1.LabelManagedBy: managedBy}},
+		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+	}
+}
+
+func clusterScope(ctx context.Context) context.Context { return apirequest.WithNamespace(ctx, "") }

@@ -1,0 +1,298 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"carob/internal/kinds/registry"
+)
+
+// Findings are told as events, in the words of upstream's repair controllers.
+const (
+	AddressReporter = "ipallocator-repair-controller"
+	PortReporter    = "portallocator-repair-controller"
+	RangeReporter   = "kubernetes-service-cidr-controller"
+)
+
+// Finding is something wrong with the addresses or ports of an object.
+type Finding struct {
+	About                             runtime.Object // a Service or an IPAddress
+	Reporter, Reason, Action, Message string
+}
+
+// inFlight is how long a service may be on its way into the store after its
+// address was recorded: as long as a request may take.
+const inFlight = time.Minute
+
+// Restore marks the ports that the stored services use, and repairs the records of
+// their addresses, before the first write.
+func (a *Allocator) Restore(ctx context.Context, s *registry.Store) ([]Finding, error) {
+	return a.repair(ctx, s, true)
+}
+
+// Repair makes the records of addresses and ports agree with the services of s. What
+// can't be mended, such as an address that two services have, is only told.
+func (a *Allocator) Repair(ctx context.Context, s *registry.Store) ([]Finding, error) {
+	return a.repair(ctx, s, false)
+}
+
+func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) ([]Finding, error) {
+	b, ok := a.records().(*objects)
+	if !ok {
+		return nil, nil
+	}
+	look := picture{services: map[types.NamespacedName]*corev1.Service{}, ports: a.ports, now: time.Now(), young: inFlight}
+	if start {
+		look.young = 0
+	}
+	// The services first: what is recorded later than they are read is young.
+	list, err := s.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the stored services: %w", err)
+	}
+	_ = meta.EachListItem(list, func(o runtime.Object) error {
+		svc := o.(*corev1.Service)
+		look.services[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
+		look.order = append(look.order, svc)
+		return nil
+	})
+	if look.ranges, err = b.prefixes(ctx); err != nil {
+		return nil, err
+	}
+	if look.records, err = b.all(ctx); err != nil {
+		return nil, err
+	}
+	r := look.addresses()
+	err = b.mend(ctx, s, &r)
+	served, portFindings := look.nodePorts(func(svc *corev1.Service) bool { return start || stands(ctx, s, svc) })
+	a.ports.rebuild(served)
+	if start {
+		// No port was marked yet: that is no news.
+		portFindings = slices.DeleteFunc(portFindings, func(f Finding) bool { return f.Reason == "PortNotAllocated" })
+	}
+	return append(r.findings, portFindings...), err
+}
+
+// stands tells whether a service is still stored with the addresses and ports it was read with.
+func stands(ctx context.Context, s *registry.Store, svc *corev1.Service) bool {
+	o, err := s.Get(apirequest.WithNamespace(ctx, svc.Namespace), svc.Name, &metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	now := o.(*corev1.Service)
+	return now.UID == svc.UID && slices.Equal(now.Spec.ClusterIPs, svc.Spec.ClusterIPs) && slices.Equal(nodePorts(now), nodePorts(svc))
+}
+
+// picture is what a look at services, records and ranges sees.
+type picture struct {
+	services map[types.NamespacedName]*corev1.Service
+	order    []*corev1.Service
+	records  []*networkingv1.IPAddress
+	ranges   []netip.Prefix
+	ports    *ports
+	now      time.Time
+	young    time.Duration // the age below which a record may be of a service that is not stored yet
+}
+
+// remedy is what to do about the records of addresses.
+type remedy struct {
+	erase    []*networkingv1.IPAddress
+	write    []holding
+	findings []Finding
+}
+
+// holding is an address of a service.
+type holding struct {
+	ip      netip.Addr
+	service *corev1.Service
+}
+
+// addresses compares the services with the records, which should be one to one.
+func (p picture) addresses() remedy {
+	var out remedy
+	tell := func(about runtime.Object, reason, action, message string, args ...any) {
+		out.findings = append(out.findings, Finding{about, AddressReporter, reason, action, fmt.Sprintf(message, args...)})
+	}
+	recorded := map[string]*networkingv1.IPAddress{}
+	for _, r := range p.records {
+		recorded[r.Name] = r
+	}
+	seen := map[string]bool{} // records that are right, or dealt with
+	for _, svc := range p.order {
+		if !wantsIP(svc) || headless(svc) {
+			continue
+		}
+		for _, text := range svc.Spec.ClusterIPs {
+			ip, err := parseIP(text)
+			if err != nil {
+				tell(svc, "ClusterIPNotValid", "ClusterIPValidation", "Cluster IP %s is not a valid IP; please recreate Service", text)
+				continue
+			}
+			family, name := familyOf(ip), ip.String()
+			if !slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return rangeOf(r).has(ip) }) {
+				tell(svc, "ClusterIPOutOfRange", "ClusterIPAllocation", "Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family, ip)
+				seen[name] = seen[name] || recorded[name] != nil && refersTo(recorded[name], svc)
+				continue
+			}
+			r := recorded[name]
+			switch {
+			case r == nil && !seen[name]:
+				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation", "Cluster IP [%v]: %s is not allocated; repairing", family, ip)
+				out.write = append(out.write, holding{ip, svc})
+			case r != nil && refersTo(r, svc) && !seen[name]:
+				if r.Labels[networkingv1.LabelIPAddressFamily] != string(family) || r.Labels[networkingv1.LabelManagedBy] != managedBy {
+					out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
+				}
+			case seen[name] || p.held(r):
+				tell(svc, "ClusterIPAlreadyAllocated", "ClusterIPAllocation", "Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, ip)
+				continue
+			default:
+				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, ip, svc.Namespace, svc.Name)
+				out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
+			}
+			seen[name] = true
+		}
+	}
+	for _, r := range p.records {
+		if seen[r.Name] || r.Labels[networkingv1.LabelManagedBy] != managedBy {
+			continue // right, or somebody else's
+		}
+		young := p.now.Sub(r.CreationTimestamp.Time) < p.young
+		switch ref := r.Spec.ParentRef; {
+		case ref == nil || ref.Group != "" || ref.Resource != "services":
+			tell(r, "IPAddressNotAllocated", "IPAddressAllocation", "IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", r.Name, ref)
+		case young:
+			continue
+		case p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] == nil:
+			tell(r, "IPAddressNotAllocated", "IPAddressAllocation", "IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", r.Name, ref.Namespace, ref.Name)
+		default:
+			tell(r, "IPAddressWrongReference", "IPAddressAllocation", "IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", r.Name, ref.Namespace, ref.Name)
+		}
+		out.erase = append(out.erase, r)
+	}
+	return out
+}
+
+// held tells whether the service that a record names has its address.
+func (p picture) held(r *networkingv1.IPAddress) bool {
+	ref := r.Spec.ParentRef
+	if ref == nil || ref.Group != "" || ref.Resource != "services" {
+		return false
+	}
+	svc := p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
+	return svc != nil && slices.ContainsFunc(clusterIPs(svc), func(ip netip.Addr) bool { return ip.String() == r.Name })
+}
+
+func refersTo(r *networkingv1.IPAddress, s *corev1.Service) bool {
+	ref := r.Spec.ParentRef
+	return ref != nil && *ref == networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}
+}
+
+// nodePorts returns the ports that services have, and what is wrong with them. stands
+// tells whether a service whose port is not marked is really there.
+func (p picture) nodePorts(stands func(*corev1.Service) bool) (map[int]struct{}, []Finding) {
+	served := map[int]struct{}{}
+	var out []Finding
+	for _, svc := range p.order {
+		tell := func(reason, message string, args ...any) {
+			out = append(out, Finding{svc, PortReporter, reason, "PortAllocation", fmt.Sprintf(message, args...)})
+		}
+		for _, n := range portsOnce(svc) {
+			switch _, twice := served[n]; {
+			case !p.ports.has(n):
+				tell("PortOutOfRange", "Port %d is not within the port range %v; please recreate service", n, p.ports)
+			case twice:
+				tell("PortAlreadyAllocated", "Port %d was assigned to multiple services; please recreate service", n)
+			case p.ports.taken(n):
+				served[n] = struct{}{}
+			case stands(svc):
+				served[n] = struct{}{}
+				tell("PortNotAllocated", "Port %d is not allocated; repairing", n)
+			}
+		}
+	}
+	return served, out
+}
+
+// portsOnce are the node ports of a service. The protocols of a number count as one;
+// the same number twice for one protocol is a fault and stays.
+func portsOnce(s *corev1.Service) []int {
+	var out []int
+	protocols := map[int][]corev1.Protocol{}
+	add := func(n int, p corev1.Protocol) {
+		if had := protocols[n]; len(had) == 0 || slices.Contains(had, p) {
+			out = append(out, n)
+		}
+		protocols[n] = append(protocols[n], p)
+	}
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			add(int(p.NodePort), p.Protocol)
+		}
+	}
+	if n := s.Spec.HealthCheckNodePort; n != 0 {
+		add(int(n), corev1.ProtocolTCP)
+	}
+	return out
+}
+
+// mend does what the remedy says. A record is made only for a service that is still
+// there; what can't be done is left to the next look.
+func (b *objects) mend(ctx context.Context, s *registry.Store, r *remedy) error {
+	var errs []error
+	for _, o := range r.erase {
+		errs = append(errs, b.erase(ctx, o))
+	}
+	for _, h := range r.write {
+		if !stands(ctx, s, h.service) {
+			r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.About == h.service })
+			continue
+		}
+		if err := b.claim(ctx, h.ip, h.service, false); err != nil && !errors.Is(err, errAllocated) {
+			errs = append(errs, fmt.Errorf("record address %v of service %s/%s: %w", h.ip, h.service.Namespace, h.service.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// all returns the records of addresses.
+func (b *objects) all(ctx context.Context) ([]*networkingv1.IPAddress, error) {
+	var out []*networkingv1.IPAddress
+	err := b.each(ctx, func(_ netip.Addr, r *networkingv1.IPAddress) error {
+		out = append(out, r)
+		return nil
+	})
+	return out, err
+}
+
+// prefixes returns all ranges, also those that no address may be taken from.
+func (b *objects) prefixes(ctx context.Context) ([]netip.Prefix, error) {
+	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the service ranges: %w", err)
+	}
+	out, shown := []netip.Prefix(nil), false
+	_ = meta.EachListItem(list, func(o runtime.Object) error {
+		c := o.(*networkingv1.ServiceCIDR)
+		shown = shown || c.Name == RangeName
+		out = append(out, prefixes(c)...)
+		return nil
+	})
+	if !shown {
+		out = append(out, b.own...)
+	}
+	return out, nil
+}
