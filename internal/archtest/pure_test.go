@@ -48,6 +48,7 @@ var pure = map[string]string{
 	"k8s.io/apimachinery/pkg/util/intstr":           "numbers and percentages",
 	"k8s.io/apimachinery/pkg/util/sets":             "values",
 	"k8s.io/apimachinery/pkg/util/strategicpatch":   "applies a patch to a value",
+	"k8s.io/apimachinery/pkg/util/version":          "a version as a value",
 	"k8s.io/apimachinery/pkg/util/validation":       "forms of names",
 	"k8s.io/apimachinery/pkg/util/validation/field": "paths of fields",
 	"carob/internal/base/errkind":                   "kinds of errors",

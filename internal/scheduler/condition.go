@@ -24,19 +24,33 @@ func truncated(note string) string {
 	return strings.ToValidUTF8(note[:maxNote-len(suffix)], "") + suffix
 }
 
+// nomination is what to do about a pod's status.nominatedNodeName.
+type nomination struct {
+	change bool
+	node   string // empty: none any more
+}
+
+func (n nomination) changes(pod *corev1.Pod) bool {
+	return n.change && n.node != pod.Status.NominatedNodeName
+}
+
 // unscheduled publishes why a pod has no node: condition and event carry the same
 // text (L2.42). The condition is written only when it says something new.
-func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message, nominated string) {
+func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message string, n nomination) {
 	s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
 	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message}
-	if says(pod, condition) && (nominated == "" || nominated == pod.Status.NominatedNodeName) {
+	if says(pod, condition) && !n.changes(pod) {
 		return
 	}
-	patch := statusPatch(pod, condition, nominated, time.Now())
+	s.patchStatus(ctx, pod, statusPatch(pod, &condition, n, time.Now()))
+}
+
+// patchStatus writes to a pod's status in the background. A pod that is gone needs nothing.
+func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []byte) {
 	s.calls.Do(pod.UID, func() {
 		_, err := s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Writing a pod's condition failed", "pod", klog.KObj(pod), "condition", condition.Type)
+			klog.FromContext(ctx).Error(err, "Writing a pod's status failed", "pod", klog.KObj(pod), "patch", string(patch))
 		}
 	})
 }
@@ -56,18 +70,23 @@ func conditionOf(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodConditio
 	return nil
 }
 
-// statusPatch is a strategic merge patch that sets one condition, and the
-// nominated node if one is given. It holds for this very pod only, not for a
+// statusPatch is a strategic merge patch that sets a condition, unless it is nil, and
+// the nominated node if that changes. It holds for this very pod only, not for a
 // later one of the same name. The transition time stays when the status does.
-func statusPatch(pod *corev1.Pod, c corev1.PodCondition, nominated string, now time.Time) []byte {
-	c.LastTransitionTime = metav1.NewTime(now)
-	if old := conditionOf(pod, c.Type); old != nil && old.Status == c.Status {
-		c.LastTransitionTime = old.LastTransitionTime
+func statusPatch(pod *corev1.Pod, c *corev1.PodCondition, n nomination, now time.Time) []byte {
+	status := map[string]any{}
+	if c != nil {
+		c.LastTransitionTime = metav1.NewTime(now)
+		if old := conditionOf(pod, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		c.ObservedGeneration = pod.Generation
+		status["conditions"] = []corev1.PodCondition{*c}
 	}
-	c.ObservedGeneration = pod.Generation
-	status := map[string]any{"conditions": []corev1.PodCondition{c}}
-	if nominated != "" {
-		status["nominatedNodeName"] = nominated
+	if n.change && n.node != "" {
+		status["nominatedNodeName"] = n.node
+	} else if n.changes(pod) {
+		status["nominatedNodeName"] = nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {

@@ -38,31 +38,31 @@ func (m *mailbox) run() {
 }
 
 // feed lets a reflector post what it sees instead of storing it: the cluster and
-// the queue are the only copies. T is the object's type.
-type feed[T any] struct {
+// the queue are the only copies. T is the object's type, P what the loop needs of it.
+type feed[T, P any] struct {
 	box     *mailbox
-	prepare func(T) T // runs in the reflector's goroutine; drops what nobody reads
-	seen    func(T)
+	prepare func(T) P // runs in the reflector's goroutine; drops what nobody reads
+	seen    func(P)
 	gone    func(T)
-	all     func([]T) // a new full list
+	all     func([]P) // a new full list
 }
 
-var _ cache.ReflectorStore = (*feed[int])(nil)
+var _ cache.ReflectorStore = (*feed[int, int])(nil)
 
 // Add implements cache.ReflectorStore.
-func (f *feed[T]) Add(obj any) error { return f.Update(obj) }
+func (f *feed[T, P]) Add(obj any) error { return f.Update(obj) }
 
 // Update implements cache.ReflectorStore.
-func (f *feed[T]) Update(obj any) error {
+func (f *feed[T, P]) Update(obj any) error {
 	if o, ok := obj.(T); ok {
-		o = f.prepare(o)
-		f.box.post(func() { f.seen(o) })
+		p := f.prepare(o)
+		f.box.post(func() { f.seen(p) })
 	}
 	return nil
 }
 
 // Delete implements cache.ReflectorStore.
-func (f *feed[T]) Delete(obj any) error {
+func (f *feed[T, P]) Delete(obj any) error {
 	if o, ok := obj.(T); ok {
 		f.box.post(func() { f.gone(o) })
 	}
@@ -70,8 +70,8 @@ func (f *feed[T]) Delete(obj any) error {
 }
 
 // Replace implements cache.ReflectorStore.
-func (f *feed[T]) Replace(list []any, _ string) error {
-	objects := make([]T, 0, len(list))
+func (f *feed[T, P]) Replace(list []any, _ string) error {
+	objects := make([]P, 0, len(list))
 	for _, obj := range list {
 		if o, ok := obj.(T); ok {
 			objects = append(objects, f.prepare(o))
@@ -82,4 +82,4 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 }
 
 // Resync implements cache.ReflectorStore.
-func (f *feed[T]) Resync() error { return nil }
+func (f *feed[T, P]) Resync() error { return nil }

@@ -32,25 +32,40 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 	}
 	p := s.cluster.Preempt(it.pod, d, budgets)
 	if p.Node == "" {
-		s.reject(ctx, it, d, p.Message, began)
+		s.reject(ctx, it, d, p, began)
 		return
 	}
-	s.cluster.Nominate(it.pod, p.Node)
+	s.queue.Watch(it, d.Filters())
+	s.stir(s.cluster.Nominate(it.pod, p.Node))
 	message := d.Message("")
-	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, p.Node)
+	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, nomination{true, p.Node})
 	s.record(pod, "", message+" Preempting on "+p.Node, began)
-	it.refused = d.Filters()
+	s.giveWay(ctx, it.pod, p.Node)
 	s.calls.Do(pod.UID, func() {
 		err := s.removeVictims(ctx, pod, p.Victims, p.Node)
 		s.box.post(func() {
 			if err != nil {
-				s.cluster.Denominate(pod.UID)
+				s.stir(s.cluster.Denominate(pod.UID))
 				s.failed(ctx, it, err)
 				return
 			}
 			s.queue.Park(it, it.refused, time.Now())
 		})
 	})
+}
+
+// giveWay takes the room on the node back that was reserved for pods of lower
+// priority: they may not fit beside p any more, and look for another node (L2.52).
+func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) {
+	for _, o := range s.cluster.NominatedBelow(p, node) {
+		s.cluster.Denominate(o.Object.UID)
+		it := s.queue.items[o.Object.UID]
+		if it == nil {
+			continue
+		}
+		s.patchStatus(ctx, it.pod.Object, statusPatch(it.pod.Object, nil, nomination{true, ""}, time.Now()))
+		s.queue.Retry(it, time.Now())
+	}
 }
 
 // removeVictims deletes the victims side by side, each with its own grace (L2.52).
@@ -69,12 +84,12 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		return nil // it leaves already
 	}
 	pods := s.client.CoreV1().Pods(victim.Namespace)
-	patch := statusPatch(victim, corev1.PodCondition{
+	patch := statusPatch(victim, &corev1.PodCondition{
 		Type:    corev1.DisruptionTarget,
 		Status:  corev1.ConditionTrue,
 		Reason:  corev1.PodReasonPreemptionByScheduler,
 		Message: Name + ": preempting to accommodate a higher priority pod",
-	}, "", time.Now())
+	}, nomination{}, time.Now())
 	_, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil {
 		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})

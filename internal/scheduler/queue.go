@@ -48,40 +48,49 @@ type item struct {
 	stirred  bool               // while away, something changed that could help
 
 	order uint64 // of arrival, to tell equals apart
-	index int    // in the heap of active items
+	index int    // in the heap of active or eager items
 }
 
 // queue holds the pods that have no node. It has no lock and no timer: the loop owns it.
 type queue struct {
 	items  map[types.UID]*item
 	active ranking
+	eager  ranking                 // those that back off after finding no node, to be tried when nothing else is
+	parked map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
 	wait   delayq.Queue[types.UID] // expiry of back-off
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
 	n      uint64
 }
 
-func newQueue() *queue { return &queue{items: map[types.UID]*item{}} }
+func newQueue() *queue { return &queue{items: map[types.UID]*item{}, parked: map[types.UID]*item{}} }
 
-// Add takes a pod that has no node, or a newer version of one.
+// Add takes a pod that has no node, or a newer version of one. A change of its own
+// is worth an attempt if it concerns what refused the pod.
 func (q *queue) Add(p *placement.Pod, now time.Time) {
 	it, ok := q.items[p.Object.UID]
 	if !ok {
 		q.n++
 		it = &item{pod: p, order: q.n, area: gated}
 		q.items[p.Object.UID] = it
-	} else if !differs(it.pod, p) {
-		it.pod = p
+		if len(p.Object.Spec.SchedulingGates) == 0 {
+			q.activate(it, now)
+		}
 		return
 	}
+	filters, changed := placement.OwnChange(it.pod, p)
 	it.pod = p
+	helps := slices.ContainsFunc(filters, func(f placement.Filter) bool { return slices.Contains(it.refused, f) })
 	switch {
-	case it.area == away:
-		it.stirred = true
-	case len(p.Object.Spec.SchedulingGates) > 0:
+	case !changed:
+	case len(p.Object.Spec.SchedulingGates) > 0 && it.area != away:
 		q.leave(it)
 		it.area = gated
-	default:
-		q.activate(it, now) // new, ungated or changed: worth an attempt at once
+	case it.area == gated:
+		q.activate(it, now)
+	case it.area == away:
+		it.stirred = it.stirred || helps
+	case it.area == unschedulable && helps, it.area == waiting && it.errors == 0 && helps:
+		q.activate(it, now)
 	}
 }
 
@@ -101,20 +110,21 @@ func (q *queue) Pop() *item {
 		it.area, it.stirred = away, false
 		return it
 	}
-	if q.wait.Len() == 0 {
+	if len(q.eager) == 0 {
 		return nil
 	}
-	var best *item
-	for _, it := range q.items {
-		if it.area == waiting && it.errors == 0 && (best == nil || before(it, best)) {
-			best = it
-		}
+	it := q.eager[0]
+	q.leave(it)
+	it.area, it.stirred = away, false
+	return it
+}
+
+// Watch makes events count that happen while a popped pod waits for a preemption.
+func (q *queue) Watch(it *item, refused []placement.Filter) {
+	if q.items[it.pod.Object.UID] == it {
+		it.refused = refused
+		q.parked[it.pod.Object.UID] = it
 	}
-	if best != nil {
-		q.leave(best)
-		best.area, best.stirred = away, false
-	}
-	return best
 }
 
 // Park puts a popped pod aside until something changes that concerns the filters
@@ -130,6 +140,7 @@ func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 		return
 	}
 	it.area, it.queued = unschedulable, now
+	q.parked[it.pod.Object.UID] = it
 	q.flush.Set(it.pod.Object.UID, now.Add(maxUnschedulable))
 }
 
@@ -142,20 +153,31 @@ func (q *queue) Fail(it *item, now time.Time) {
 	q.backOff(it, now)
 }
 
-// Stir moves the unschedulable pods that the change could help.
-func (q *queue) Stir(helps func(refused []placement.Filter) bool, now time.Time) {
+// Stir moves the parked pods that an event helps.
+func (q *queue) Stir(helps func(*item) bool, now time.Time) {
 	var moved []*item
-	for _, it := range q.items {
+	for _, it := range q.parked {
 		switch {
 		case it.area == away:
-			it.stirred = it.stirred || helps(it.refused)
-		case it.area == unschedulable && helps(it.refused):
+			it.stirred = it.stirred || helps(it)
+		case helps(it):
 			moved = append(moved, it)
 		}
 	}
 	slices.SortFunc(moved, func(a, b *item) int { return cmp.Compare(a.order, b.order) })
 	for _, it := range moved {
 		q.backOff(it, now)
+	}
+}
+
+// Retry makes a parked pod worth another attempt, after its back-off.
+func (q *queue) Retry(it *item, now time.Time) {
+	switch it.area {
+	case away:
+		it.stirred = true
+	case unschedulable:
+		q.backOff(it, now)
+	case gated, active, waiting:
 	}
 }
 
@@ -199,6 +221,9 @@ func (q *queue) backOff(it *item, now time.Time) {
 	q.leave(it)
 	it.area = waiting
 	q.wait.Set(it.pod.Object.UID, until)
+	if it.errors == 0 {
+		heap.Push(&q.eager, it)
+	}
 }
 
 func (q *queue) activate(it *item, now time.Time) {
@@ -214,10 +239,14 @@ func (q *queue) leave(it *item) {
 		heap.Remove(&q.active, it.index)
 	case waiting:
 		q.wait.Remove(it.pod.Object.UID)
+		if it.errors == 0 {
+			heap.Remove(&q.eager, it.index)
+		}
 	case unschedulable:
 		q.flush.Remove(it.pod.Object.UID)
 	case gated, away:
 	}
+	delete(q.parked, it.pod.Object.UID)
 	it.area = away
 }
 

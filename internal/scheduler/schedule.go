@@ -26,10 +26,10 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 	}
 	p := s.cluster.Preempt(it.pod, d, nil)
 	if p.Node == "" {
-		s.reject(ctx, it, d, p.Message, began)
+		s.reject(ctx, it, d, p, began)
 		return
 	}
-	it.refused = d.Filters()
+	s.queue.Watch(it, d.Filters())
 	// Someone could leave. Disruption budgets decide who, and are asked for only now.
 	s.calls.Do(it.pod.Object.UID, func() {
 		budgets, err := s.budgets(ctx)
@@ -63,7 +63,7 @@ func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudge
 // there, and binds it in the background.
 func (s *Scheduler) assume(ctx context.Context, it *item, node string, began time.Time) {
 	pod := it.pod.Object
-	s.cluster.SetPod(it.pod, node)
+	s.stir(s.cluster.SetPod(it.pod, node))
 	s.assumed[pod.UID] = it
 	s.calls.Do(pod.UID, func() {
 		err := s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
@@ -90,8 +90,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 		return // deleted, or seen on a node, meanwhile
 	}
 	delete(s.assumed, pod.UID)
-	s.cluster.RemovePod(pod.UID)
-	s.stir(podLeft)
+	s.stir(s.cluster.RemovePod(pod.UID))
 	if apierrors.IsNotFound(err) {
 		s.queue.Remove(pod.UID)
 		return
@@ -105,16 +104,20 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 		return // stopping, or deleted meanwhile
 	}
 	klog.FromContext(ctx).Error(err, "Scheduling failed", "pod", klog.KObj(it.pod.Object))
-	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonSchedulerError, err.Error(), "")
+	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonSchedulerError, err.Error(), nomination{})
 	s.queue.Fail(it, time.Now())
 }
 
-// reject parks a pod that fits nowhere and says why (L2.40–L2.42).
-func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, preemption string, began time.Time) {
-	message := d.Message(preemption)
-	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonUnschedulable, message, "")
+// reject parks a pod that fits nowhere and says why (L2.40–L2.42). If even a
+// preemption can't help, the room reserved for it is given back.
+func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption, began time.Time) {
+	message := d.Message(p.Message)
+	if p.NoHelp {
+		s.stir(s.cluster.Denominate(it.pod.Object.UID))
+	}
+	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonUnschedulable, message, nomination{change: p.NoHelp})
 	s.record(it.pod.Object, "", message, began)
-	s.queue.Park(it, d.Filters(), time.Now())
+	s.queue.Park(it, append(d.Filters(), p.Filters...), time.Now())
 }
 
 func (s *Scheduler) record(pod *corev1.Pod, node, detail string, began time.Time) {

@@ -2,8 +2,9 @@
 // core/placement and writes bindings, conditions and events; app runs it, and it
 // must never decide by itself which node is right.
 //
-// Goroutines: one reflector for pods, one for nodes, one for namespaces; the loop,
-// which alone owns the cluster picture and the queue; up to maxCalls API calls. What
+// Goroutines: one reflector each for pods, nodes, namespaces and the four kinds whose
+// pods are spread by default; the loop, which alone owns the cluster picture and the
+// queue; up to maxCalls API calls. What
 // the others know reaches the loop as closures through a mailbox, so a decision
 // sees everything that happened before it and takes no lock. Nothing ticks: the
 // loop sleeps until something is posted or a waiting pod's time is up.
@@ -50,16 +51,16 @@ type Scheduler struct {
 	synced   chan struct{} // closed when all watches delivered their first list
 
 	// Owned by the loop.
-	cluster  *placement.Cluster
-	queue    *queue
-	bound    map[types.UID]string                   // pods that have a node by the API's word
-	skipped  map[types.UID]bool                     // deleted before they had a node; told
-	assumed  map[types.UID]*item                    // decided, binding not yet seen
-	nodes    map[string]*corev1.Node                // newest version of each
-	spaces   map[string]*corev1.Namespace           // likewise
-	listed   struct{ nodes, namespaces, pods bool } // watches that delivered a first list
-	unsynced int                                    // watches that did not
-	start    int                                    // where the next decision starts looking
+	cluster *placement.Cluster
+	queue   *queue
+	bound   map[types.UID]string         // pods that have a node by the API's word
+	skipped map[types.UID]bool           // deleted before they had a node; told
+	assumed map[types.UID]*item          // decided, binding not yet seen
+	nodes   map[string]*corev1.Node      // newest version of each
+	spaces  map[string]*corev1.Namespace // likewise
+	owners  map[placement.Owner]bool     // objects that select pods
+	missing map[string]bool              // kinds that did not deliver a first list
+	start   int                          // where the next decision starts looking
 }
 
 // New returns a scheduler that talks to the API of cfg. Its client-side rate limit is lifted.
@@ -81,19 +82,20 @@ func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 // NewForClient is New for a client that is there already.
 func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 	s := &Scheduler{
-		client:   client,
-		journal:  o.Journal,
-		box:      newMailbox(),
-		calls:    newSequence[types.UID](maxCalls),
-		synced:   make(chan struct{}),
-		cluster:  placement.NewCluster(),
-		queue:    newQueue(),
-		bound:    map[types.UID]string{},
-		assumed:  map[types.UID]*item{},
-		skipped:  map[types.UID]bool{},
-		nodes:    map[string]*corev1.Node{},
-		spaces:   map[string]*corev1.Namespace{},
-		unsynced: watches,
+		client:  client,
+		journal: o.Journal,
+		box:     newMailbox(),
+		calls:   newSequence[types.UID](maxCalls),
+		synced:  make(chan struct{}),
+		cluster: placement.NewCluster(),
+		queue:   newQueue(),
+		bound:   map[types.UID]string{},
+		assumed: map[types.UID]*item{},
+		skipped: map[types.UID]bool{},
+		nodes:   map[string]*corev1.Node{},
+		spaces:  map[string]*corev1.Namespace{},
+		owners:  map[placement.Owner]bool{},
+		missing: watched(),
 	}
 	if s.journal == nil {
 		s.journal = journal.Discard{}
@@ -127,7 +129,7 @@ func (s *Scheduler) loop(ctx context.Context) {
 	for {
 		s.box.run()
 		s.queue.Expire(time.Now())
-		if s.unsynced == 0 {
+		if len(s.missing) == 0 {
 			for it := s.queue.Pop(); it != nil; it = s.queue.Pop() {
 				s.schedule(ctx, it)
 				s.box.run()

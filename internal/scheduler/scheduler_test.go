@@ -477,3 +477,127 @@ func TestDeletedBeforePlaced(t *testing.T) {
 		}
 	})
 }
+
+// L2.5: an event wakes only the pods that it may help: a pod without room stays where
+// it is when another pod leaves a node that can't take it.
+func TestEventsWakeWhomTheyHelp(t *testing.T) {
+	filler := pod("filler", "2")
+	filler.Spec.NodeName = "n1"
+	tainted := node("n2", "8")
+	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	guest := pod("guest", "1")
+	guest.Spec.NodeName = "n2"
+	inWorld(t, []runtime.Object{node("n1", "2"), tainted, filler, guest}, func(w *world) {
+		w.create(pod("waits", "2"))
+		w.delete("guest")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(w.log.entries); got != 1 {
+			w.Errorf("%d attempts, want 1: room on a tainted node is no room", got)
+		}
+		w.delete("filler")
+		w.on("waits", "n1")
+	})
+}
+
+// L2.10: pods of a Service are spread although they ask for nothing.
+func TestServicePodsAreSpread(t *testing.T) {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	inWorld(t, []runtime.Object{node("n1", "1000"), node("n2", "64"), service}, func(w *world) {
+		for i := range 4 {
+			p := pod(fmt.Sprint("web", i), "8")
+			p.Labels = map[string]string{"app": "web"}
+			w.create(p)
+			w.create(pod(fmt.Sprint("other", i), "8")) // goes where there is more room
+		}
+		on := map[string]int{}
+		for i := range 4 {
+			on[w.pod(fmt.Sprint("web", i)).Spec.NodeName]++
+			w.on(fmt.Sprint("other", i), "n1")
+		}
+		if on["n1"] != 2 || on["n2"] != 2 {
+			w.Errorf("pods of the service on nodes: %v", on)
+		}
+	})
+}
+
+// L2.30: the needs of a pod are read before what no decision reads is dropped.
+func TestNodeDeclaresFeatures(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
+		p := pod("a", "1")
+		never := corev1.ContainerRestartPolicyNever
+		p.Spec.Containers[0].RestartPolicy = &never
+		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}}}}
+		w.create(p)
+		w.on("a", "")
+		n := node("n1", "4")
+		n.Status.DeclaredFeatures = []string{"RestartAllContainersOnContainerExits"}
+		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), n, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.on("a", "n1")
+	})
+}
+
+// L2.52: a pod whose node was reserved loses the reservation to a more important one,
+// and when no preemption can help it any more.
+func TestNominationIsTakenBack(t *testing.T) {
+	low := withPriority(pod("low", "2"), 1)
+	low.Spec.NodeName = "n1"
+	inWorld(t, []runtime.Object{node("n1", "2"), low}, func(w *world) {
+		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
+			if err != nil || a.(ktesting.DeleteAction).GetName() != "low" {
+				return false, nil, nil
+			}
+			p := obj.(*corev1.Pod).DeepCopy()
+			if p.DeletionTimestamp != nil {
+				return true, nil, nil // it takes its time
+			}
+			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			return true, nil, w.client.Tracker().Update(a.GetResource(), p, "default")
+		})
+		w.create(withPriority(pod("middle", "2"), 5))
+		if got := w.pod("middle").Status.NominatedNodeName; got != "n1" {
+			w.Fatalf("middle is nominated to %q", got)
+		}
+		w.create(withPriority(pod("high", "2"), 9))
+		if got := w.pod("high").Status.NominatedNodeName; got != "n1" {
+			w.Errorf("high is nominated to %q", got)
+		}
+		if got := w.pod("middle").Status.NominatedNodeName; got != "" {
+			w.Errorf("middle keeps the nomination to %q that high took", got)
+		}
+		// The node shrinks: no preemption helps high any more.
+		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), node("n1", "1"), metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "low"); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := w.pod("high").Status.NominatedNodeName; got != "" {
+			w.Errorf("high keeps the nomination to %q, where it can't run", got)
+		}
+	})
+}
+
+// A deleted pod gives the room back that was reserved for it.
+func TestReservationEndsWithItsPod(t *testing.T) {
+	first := withPriority(pod("first", "2"), 9)
+	first.Status.NominatedNodeName = "n1"
+	first.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	inWorld(t, []runtime.Object{node("n1", "2"), first}, func(w *world) {
+		w.create(pod("waits", "1"))
+		w.on("waits", "")
+		w.delete("first")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.on("waits", "n1")
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -17,16 +18,33 @@ import (
 	"carob/internal/core/placement"
 )
 
-// watches is how many kinds are watched.
-const watches = 3
-
 // running selects the pods that hold or want a node.
 var running = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )
 
-// watch starts the reflectors; they end with ctx.
+// lister is a client of one kind, in all namespaces.
+type lister[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func listWatch[L runtime.Object](client lister[L], which fields.Selector) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = which.String()
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = which.String()
+			return client.Watch(ctx, o)
+		},
+	}
+}
+
+// watch starts the reflectors; they end with ctx. No decision is made before each
+// of them has delivered a first list.
 func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *cache.ListWatch) {
 		logger := klog.FromContext(ctx)
@@ -34,120 +52,151 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 			cache.ReflectorOptions{Name: "scheduler-" + what, Logger: &logger})
 		group.Go(func() { r.RunWithContext(ctx) })
 	}
-	core := s.client.CoreV1()
-	start("nodes", &corev1.Node{}, &feed[*corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes}, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Nodes().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return core.Nodes().Watch(ctx, o)
-		},
-	})
-	start("namespaces", &corev1.Namespace{}, &feed[*corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone, s.allNamespaces}, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Namespaces().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return core.Namespaces().Watch(ctx, o)
-		},
-	})
-	start("pods", &corev1.Pod{}, &feed[*corev1.Pod]{s.box, slimPod, s.podSeen, s.podGone, s.allPods}, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = running.String()
-			return core.Pods(metav1.NamespaceAll).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = running.String()
-			return core.Pods(metav1.NamespaceAll).Watch(ctx, o)
-		},
-	})
+	core, apps, every := s.client.CoreV1(), s.client.AppsV1(), fields.Everything()
+	start("nodes", &corev1.Node{}, &feed[*corev1.Node, *corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes},
+		listWatch(core.Nodes(), every))
+	start("namespaces", &corev1.Namespace{}, &feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone, s.allNamespaces},
+		listWatch(core.Namespaces(), every))
+	start("pods", &corev1.Pod{}, &feed[*corev1.Pod, *placement.Pod]{s.box, preparePod, s.podSeen, s.podGone, s.allPods},
+		listWatch(core.Pods(metav1.NamespaceAll), running))
+	start("services", &corev1.Service{}, ownerFeed(s, placement.Service, func(o *corev1.Service) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+	}), listWatch(core.Services(metav1.NamespaceAll), every))
+	start("replicationcontrollers", &corev1.ReplicationController{}, ownerFeed(s, placement.ReplicationController, func(o *corev1.ReplicationController) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+	}), listWatch(core.ReplicationControllers(metav1.NamespaceAll), every))
+	start("replicasets", &appsv1.ReplicaSet{}, ownerFeed(s, placement.ReplicaSet, func(o *appsv1.ReplicaSet) *metav1.LabelSelector {
+		return o.Spec.Selector
+	}), listWatch(apps.ReplicaSets(metav1.NamespaceAll), every))
+	start("statefulsets", &appsv1.StatefulSet{}, ownerFeed(s, placement.StatefulSet, func(o *appsv1.StatefulSet) *metav1.LabelSelector {
+		return o.Spec.Selector
+	}), listWatch(apps.StatefulSets(metav1.NamespaceAll), every))
 }
 
-func (s *Scheduler) firstList(already bool) {
-	if already {
+// watched are the kinds that must deliver a first list.
+func watched() map[string]bool {
+	return map[string]bool{"Node": true, "Namespace": true, "Pod": true, string(placement.Service): true,
+		string(placement.ReplicationController): true, string(placement.ReplicaSet): true, string(placement.StatefulSet): true}
+}
+
+func (s *Scheduler) firstList(kind string) {
+	if !s.missing[kind] {
 		return
 	}
-	if s.unsynced--; s.unsynced == 0 {
+	if delete(s.missing, kind); len(s.missing) == 0 {
 		close(s.synced)
 	}
 }
 
+// owned is what the scheduler keeps of an object that selects pods.
+type owned struct {
+	placement.Owner
+	selector *metav1.LabelSelector
+}
+
+func ownerFeed[T metav1.Object](s *Scheduler, kind placement.OwnerKind, selector func(T) *metav1.LabelSelector) *feed[T, owned] {
+	name := func(o T) placement.Owner {
+		return placement.Owner{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
+	}
+	return &feed[T, owned]{
+		box:     s.box,
+		prepare: func(o T) owned { return owned{name(o), selector(o)} },
+		seen:    s.ownerSeen,
+		gone:    func(o T) { s.ownerGone(name(o)) },
+		all:     func(list []owned) { s.allOwners(kind, list) },
+	}
+}
+
+func (s *Scheduler) ownerSeen(o owned) {
+	s.owners[o.Owner] = true
+	s.stir(s.cluster.SetOwner(o.Owner, o.selector))
+}
+
+func (s *Scheduler) ownerGone(o placement.Owner) {
+	delete(s.owners, o)
+	s.stir(s.cluster.RemoveOwner(o))
+}
+
 // nodeSeen takes a new or changed node.
 func (s *Scheduler) nodeSeen(n *corev1.Node) {
-	c := nodeChange(s.nodes[n.Name], n)
 	s.nodes[n.Name] = n
-	s.cluster.SetNode(n)
-	s.stir(c)
+	s.stir(s.cluster.SetNode(n))
 }
 
 func (s *Scheduler) nodeGone(n *corev1.Node) {
 	delete(s.nodes, n.Name)
-	s.cluster.RemoveNode(n.Name)
-	s.stir(nodeLeft)
+	s.stir(s.cluster.RemoveNode(n.Name))
 }
 
 func (s *Scheduler) namespaceSeen(n *corev1.Namespace) {
 	s.spaces[n.Name] = n
-	s.cluster.SetNamespace(n.Name, n.Labels)
-	s.stir(namespaceChanged)
+	s.stir(s.cluster.SetNamespace(n.Name, n.Labels))
 }
 
 func (s *Scheduler) namespaceGone(n *corev1.Namespace) {
 	delete(s.spaces, n.Name)
-	s.cluster.RemoveNamespace(n.Name)
+	s.stir(s.cluster.RemoveNamespace(n.Name))
 }
 
 // podSeen takes a new or changed pod.
-func (s *Scheduler) podSeen(pod *corev1.Pod) {
+func (s *Scheduler) podSeen(p *placement.Pod) {
+	pod := p.Object
 	uid := pod.UID
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		s.podGone(pod)
 	case pod.Spec.NodeName != "":
-		p := placement.Prepare(pod)
 		s.queue.Remove(uid)
-		s.cluster.Denominate(uid)
+		reserved := s.cluster.Denominate(uid)
 		delete(s.assumed, uid)
-		before := s.cluster.Pod(uid)
-		s.cluster.SetPod(p, pod.Spec.NodeName)
+		s.stir(s.cluster.SetPod(p, pod.Spec.NodeName))
 		s.bound[uid] = pod.Spec.NodeName
-		s.stir(boundChange(before, p))
+		s.stir(reserved)
 	case s.assumed[uid] != nil:
 		// Its binding is on the way; a deletion ends in podGone.
 	case pod.Spec.SchedulerName != Name && pod.Spec.SchedulerName != "":
 		s.queue.Remove(uid)
-		s.cluster.Denominate(uid)
+		s.stir(s.cluster.Denominate(uid))
 	case pod.DeletionTimestamp != nil: // and finalizers keep it
 		if !s.skipped[uid] && len(pod.Spec.SchedulingGates) == 0 {
 			s.skipped[uid] = true
 			s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
 		}
 		s.queue.Remove(uid)
-		s.cluster.Denominate(uid)
+		s.stir(s.cluster.Denominate(uid))
 	default:
-		p := placement.Prepare(pod)
-		if node := pod.Status.NominatedNodeName; node != "" {
-			s.cluster.Nominate(p, node)
-		}
+		s.follow(p)
 		s.queue.Add(p, time.Now())
+	}
+}
+
+// follow reserves the room that the pod's status names, or gives it back when the
+// status names none any more. A reservation that the status doesn't show yet stays.
+func (s *Scheduler) follow(p *placement.Pod) {
+	node := p.Object.Status.NominatedNodeName
+	if node != "" {
+		s.stir(s.cluster.Nominate(p, node))
+		return
+	}
+	if it := s.queue.items[p.Object.UID]; it != nil && it.pod.Object.Status.NominatedNodeName != "" {
+		s.stir(s.cluster.Denominate(p.Object.UID))
 	}
 }
 
 // podGone takes the end of a pod: deleted, or its containers finished for good.
 func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.queue.Remove(pod.UID)
-	s.cluster.Denominate(pod.UID)
 	delete(s.assumed, pod.UID)
 	delete(s.bound, pod.UID)
 	delete(s.skipped, pod.UID)
-	if s.cluster.RemovePod(pod.UID) {
-		s.stir(podLeft)
-	}
+	s.stir(s.cluster.Denominate(pod.UID))
+	s.stir(s.cluster.RemovePod(pod.UID))
 }
 
-func (s *Scheduler) stir(c change) {
-	if len(c) > 0 {
-		s.queue.Stir(c.helps, time.Now())
+// stir wakes the pods that an event helps.
+func (s *Scheduler) stir(e placement.Event) {
+	if !e.Nothing() {
+		s.queue.Stir(func(it *item) bool { return s.cluster.Helps(it.pod, it.refused, e) }, time.Now())
 	}
 }
 
@@ -164,8 +213,7 @@ func (s *Scheduler) allNodes(list []*corev1.Node) {
 			s.nodeGone(n)
 		}
 	}
-	s.firstList(s.listed.nodes)
-	s.listed.nodes = true
+	s.firstList("Node")
 }
 
 func (s *Scheduler) allNamespaces(list []*corev1.Namespace) {
@@ -179,15 +227,28 @@ func (s *Scheduler) allNamespaces(list []*corev1.Namespace) {
 			s.namespaceGone(n)
 		}
 	}
-	s.firstList(s.listed.namespaces)
-	s.listed.namespaces = true
+	s.firstList("Namespace")
 }
 
-func (s *Scheduler) allPods(list []*corev1.Pod) {
+func (s *Scheduler) allOwners(kind placement.OwnerKind, list []owned) {
+	listed := map[placement.Owner]bool{}
+	for _, o := range list {
+		listed[o.Owner] = true
+		s.ownerSeen(o)
+	}
+	for o := range s.owners {
+		if o.Kind == kind && !listed[o] {
+			s.ownerGone(o)
+		}
+	}
+	s.firstList(string(kind))
+}
+
+func (s *Scheduler) allPods(list []*placement.Pod) {
 	listed := map[types.UID]bool{}
-	for _, pod := range list {
-		listed[pod.UID] = true
-		s.podSeen(pod)
+	for _, p := range list {
+		listed[p.Object.UID] = true
+		s.podSeen(p)
 	}
 	lost := func(uid types.UID) {
 		if !listed[uid] {
@@ -206,12 +267,18 @@ func (s *Scheduler) allPods(list []*corev1.Pod) {
 	for uid := range s.skipped {
 		lost(uid)
 	}
-	s.firstList(s.listed.pods)
-	s.listed.pods = true
+	s.firstList("Pod")
+}
+
+// preparePod reads what decisions need of a pod and drops the rest.
+func preparePod(pod *corev1.Pod) *placement.Pod {
+	p := placement.Prepare(pod)
+	slimPod(pod)
+	return p
 }
 
 // slimPod drops what no decision and no event reads, which is most of a pod.
-func slimPod(pod *corev1.Pod) *corev1.Pod {
+func slimPod(pod *corev1.Pod) {
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -228,12 +295,11 @@ func slimPod(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	pod.Status.EphemeralContainerStatuses, pod.Status.PodIPs, pod.Status.HostIPs = nil, nil, nil
-	return pod
 }
 
 func slimNode(n *corev1.Node) *corev1.Node {
 	n.ManagedFields, n.Annotations = nil, nil
-	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images}
+	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images, DeclaredFeatures: n.Status.DeclaredFeatures}
 	return n
 }
 

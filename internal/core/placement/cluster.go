@@ -1,9 +1,11 @@
 package placement
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -20,6 +22,8 @@ type Cluster struct {
 	namespaces  map[string]map[string]string
 	images      map[string]int // nodes that have an image
 	nominated   map[string][]*Pod
+	services    map[string]map[string]labels.Set // selectors, by namespace and name
+	controllers map[Owner]labels.Selector
 }
 
 // NewCluster returns an empty cluster.
@@ -31,12 +35,15 @@ func NewCluster() *Cluster {
 		namespaces:  map[string]map[string]string{},
 		images:      map[string]int{},
 		nominated:   map[string][]*Pod{},
+		services:    map[string]map[string]labels.Set{},
+		controllers: map[Owner]labels.Selector{},
 	}
 }
 
 // SetNode takes a new or changed node.
-func (c *Cluster) SetNode(object *corev1.Node) {
+func (c *Cluster) SetNode(object *corev1.Node) Event {
 	n := c.nodeNamed(object.Name)
+	e := nodeEvent(n.Object, object, n)
 	if n.Object == nil {
 		c.nodes = append(c.nodes, n)
 	}
@@ -44,24 +51,32 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	n.Set(object)
 	c.countImages(before, -1)
 	c.countImages(n.images, 1)
+	return e
 }
 
 // RemoveNode forgets a node. Pods still counted on it stay known, for it may come back.
-func (c *Cluster) RemoveNode(name string) {
+func (c *Cluster) RemoveNode(name string) Event {
 	n, ok := c.byName[name]
 	if !ok || n.Object == nil {
-		return
+		return Event{}
 	}
+	e := nodeEvent(n.Object, nil, n)
 	c.countImages(n.images, -1)
 	n.Object, n.images = nil, nil
 	c.nodes = slices.DeleteFunc(c.nodes, func(o *Node) bool { return o == n })
 	c.dropIfEmpty(n)
+	return e
 }
 
 // SetPod counts a pod on a node, in place of an older version of the same pod wherever that was counted.
-func (c *Cluster) SetPod(p *Pod, node string) {
+func (c *Cluster) SetPod(p *Pod, node string) Event {
 	uid := p.Object.UID
-	c.RemovePod(uid)
+	before := c.pods[uid]
+	var from *Node
+	if before != nil {
+		from = before.node
+	}
+	left := c.RemovePod(uid)
 	n := c.nodeNamed(node)
 	n.Add(p)
 	p.node = n
@@ -75,13 +90,18 @@ func (c *Cluster) SetPod(p *Pod, node string) {
 	if len(p.attractions) > 0 || len(p.affinity) > 0 {
 		c.attracting = append(c.attracting, p)
 	}
+	if from != nil && from != n { // moved: what matters most is the room it left
+		left.after = p
+		return left
+	}
+	return podEvent(before, p, n)
 }
 
-// RemovePod counts a pod out and reports whether it was counted.
-func (c *Cluster) RemovePod(uid types.UID) bool {
+// RemovePod counts a pod out.
+func (c *Cluster) RemovePod(uid types.UID) Event {
 	p, ok := c.pods[uid]
 	if !ok {
-		return false
+		return Event{}
 	}
 	delete(c.pods, uid)
 	n := p.node
@@ -108,33 +128,67 @@ func (c *Cluster) RemovePod(uid types.UID) bool {
 	if n.Object == nil {
 		c.dropIfEmpty(n)
 	}
-	return true
+	return podEvent(p, nil, n)
 }
 
 // Nominate reserves room on a node for a pod whose victims are still leaving (L2.52).
 // Pods of lower priority can't take that room.
-func (c *Cluster) Nominate(p *Pod, node string) {
-	c.Denominate(p.Object.UID)
+func (c *Cluster) Nominate(p *Pod, node string) Event {
+	e := c.Denominate(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
+	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) && !shrank(o.Demand, p.Demand) {
+		return Event{} // it only says again what was known
+	}
+	return e
 }
 
 // Denominate ends a reservation.
-func (c *Cluster) Denominate(uid types.UID) {
-	for node, pods := range c.nominated { // any order: each node by itself
-		left := slices.DeleteFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
-		if len(left) == 0 {
+func (c *Cluster) Denominate(uid types.UID) Event {
+	var e Event
+	for node, pods := range c.nominated { // any order: a pod has one reservation
+		i := slices.IndexFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
+		if i < 0 {
+			continue
+		}
+		e = Event{filters: []Filter{NodePorts, NodeResourcesFit}, before: pods[i], node: c.byName[node], reserved: node}
+		if left := slices.Delete(pods, i, i+1); len(left) == 0 {
 			delete(c.nominated, node)
 		} else {
 			c.nominated[node] = left
 		}
 	}
+	return e
+}
+
+// NominatedBelow are the pods of lower priority than p for which room on the node is
+// reserved; once p takes the node they may not fit there any more (L2.52).
+func (c *Cluster) NominatedBelow(p *Pod, node string) []*Pod {
+	var below []*Pod
+	for _, o := range c.nominated[node] {
+		if o.Priority < p.Priority {
+			below = append(below, o)
+		}
+	}
+	return below
 }
 
 // SetNamespace takes the labels of a namespace, for selectors of namespaces.
-func (c *Cluster) SetNamespace(name string, labels map[string]string) { c.namespaces[name] = labels }
+func (c *Cluster) SetNamespace(name string, labels map[string]string) Event {
+	if old, ok := c.namespaces[name]; ok && maps.Equal(old, labels) {
+		return Event{}
+	}
+	c.namespaces[name] = labels
+	return Event{filters: []Filter{InterPodAffinity}, namespaceChanged: true}
+}
 
 // RemoveNamespace forgets a namespace.
-func (c *Cluster) RemoveNamespace(name string) { delete(c.namespaces, name) }
+func (c *Cluster) RemoveNamespace(name string) Event {
+	if _, ok := c.namespaces[name]; !ok {
+		return Event{}
+	}
+	delete(c.namespaces, name)
+	return Event{filters: []Filter{InterPodAffinity}, namespaceChanged: true}
+}
 
 // Node returns a node by name; nil when unknown or when only its pods are known.
 func (c *Cluster) Node(name string) *Node {

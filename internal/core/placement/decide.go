@@ -24,8 +24,10 @@ func (c *Cluster) stateFor(p *Pod) *state {
 type Decision struct {
 	Node     string // empty when no node fits
 	Refusals []NodeRefusal
-	Nodes    int // how many there are
-	Next     int // where the next decision is to start looking
+	Conflict string // why the pod fits no node whatever; Refusals is empty then
+	Excluded int    // nodes that the pod's affinity doesn't name; they are not among Refusals
+	Nodes    int    // how many there are
+	Next     int    // where the next decision is to start looking
 }
 
 // NodeRefusal is the refusal of one node.
@@ -41,24 +43,42 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 	if len(c.nodes) == 0 {
 		return d
 	}
+	d.Next = start % len(c.nodes)
+	if p.nowhere {
+		d.Conflict = reasonConflict
+		return d
+	}
 	s := c.stateFor(p)
 	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && c.refusal(s, n) == nil {
-		return Decision{Node: n.Object.Name, Nodes: len(c.nodes), Next: start % len(c.nodes)}
+		d.Node = n.Object.Name
+		return d
 	}
-	enough := sampleSize(len(c.nodes))
 	var feasible []*Node
-	looked := 0
-	for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
-		n := c.nodes[(start+looked)%len(c.nodes)]
+	look := func(n *Node) {
 		if r := c.refusal(s, n); r != nil {
 			d.Refusals = append(d.Refusals, NodeRefusal{n.Object.Name, *r})
 		} else {
 			feasible = append(feasible, n)
 		}
 	}
-	d.Next = (start + looked) % len(c.nodes)
+	if p.only != nil {
+		d.Excluded = len(c.nodes)
+		for _, name := range p.only {
+			if n := c.Node(name); n != nil {
+				d.Excluded--
+				look(n)
+			}
+		}
+	} else {
+		enough := sampleSize(len(c.nodes))
+		looked := 0
+		for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
+			look(c.nodes[(start+looked)%len(c.nodes)])
+		}
+		d.Next = (start + looked) % len(c.nodes)
+	}
 	if len(feasible) > 0 {
-		d.Node, d.Refusals = c.best(p, feasible).Object.Name, nil
+		d.Node, d.Refusals, d.Excluded = c.best(p, feasible).Object.Name, nil, 0
 	}
 	return d
 }
@@ -87,6 +107,9 @@ func sampleSize(nodes int) int {
 // another attempt only after a change that concerns one of them (L2.5).
 func (d Decision) Filters() []Filter {
 	var filters []Filter
+	if d.Conflict != "" || d.Excluded > 0 {
+		filters = append(filters, NodeAffinity)
+	}
 	for i := range d.Refusals {
 		if !slices.Contains(filters, d.Refusals[i].Filter) {
 			filters = append(filters, d.Refusals[i].Filter)
@@ -101,32 +124,38 @@ func (d Decision) Message(preemption string) string {
 	if d.Nodes == 0 {
 		return "no nodes available to schedule pods"
 	}
-	reasons := make([][]string, 0, len(d.Refusals))
+	reasons := tally{}
 	for i := range d.Refusals {
-		reasons = append(reasons, d.Refusals[i].Reasons)
+		reasons.add(1, d.Refusals[i].Reasons...)
 	}
-	message := unavailable(d.Nodes, reasons)
+	reasons.add(d.Excluded, reasonExcluded)
+	message := reasons.unavailable(d.Nodes)
+	if d.Conflict != "" {
+		message += " " + d.Conflict + "."
+	}
 	if preemption != "" {
 		message += " preemption: " + preemption
 	}
 	return message
 }
 
-// unavailable counts equal reasons: "0/3 nodes are available: 1 Insufficient cpu, 2 Too many pods."
-func unavailable(nodes int, reasons [][]string) string {
-	var all []string
-	for _, r := range reasons {
-		all = append(all, r...)
+// tally counts the nodes that gave each reason.
+type tally map[string]int
+
+func (t tally) add(nodes int, reasons ...string) {
+	if nodes == 0 {
+		return
 	}
-	slices.Sort(all)
-	var counted []string
-	for i := 0; i < len(all); {
-		j := i
-		for j < len(all) && all[j] == all[i] {
-			j++
-		}
-		counted = append(counted, strconv.Itoa(j-i)+" "+all[i])
-		i = j
+	for _, r := range reasons {
+		t[r] += nodes
+	}
+}
+
+// unavailable is the text: "0/3 nodes are available: 1 Insufficient cpu, 2 Too many pods."
+func (t tally) unavailable(nodes int) string {
+	counted := make([]string, 0, len(t))
+	for reason, n := range t { // any order: sorted below
+		counted = append(counted, strconv.Itoa(n)+" "+reason)
 	}
 	slices.Sort(counted)
 	message := fmt.Sprintf("0/%d nodes are available:", nodes)

@@ -6,7 +6,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// The reasons of the filters, word for word what users and tools match on (L2.20–L2.27).
+// The reasons of the filters, word for word what users and tools match on (L2.20–L2.30).
 const (
 	reasonNodeName       = "node(s) didn't match the requested node name"
 	reasonUnschedulable  = "node(s) were unschedulable"
@@ -19,6 +19,9 @@ const (
 	reasonAffinity       = "node(s) didn't match pod affinity rules"
 	reasonAntiAffinity   = "node(s) didn't match pod anti-affinity rules"
 	reasonOthersAffinity = "node(s) didn't satisfy existing pods anti-affinity rules"
+	reasonExcluded       = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+	reasonConflict       = "pod affinity terms conflict"
+	reasonFeatures       = "node(s) didn't match Pod's required features"
 )
 
 // Filter names what refused a node, for re-queueing: only a change that concerns
@@ -27,14 +30,15 @@ type Filter string
 
 // The filters in the order in which they are asked (L2.10).
 const (
-	NodeName          Filter = "NodeName"
-	NodeUnschedulable Filter = "NodeUnschedulable"
-	TaintToleration   Filter = "TaintToleration"
-	NodeAffinity      Filter = "NodeAffinity"
-	NodePorts         Filter = "NodePorts"
-	NodeResourcesFit  Filter = "NodeResourcesFit"
-	PodTopologySpread Filter = "PodTopologySpread"
-	InterPodAffinity  Filter = "InterPodAffinity"
+	NodeName             Filter = "NodeName"
+	NodeUnschedulable    Filter = "NodeUnschedulable"
+	TaintToleration      Filter = "TaintToleration"
+	NodeAffinity         Filter = "NodeAffinity"
+	NodePorts            Filter = "NodePorts"
+	NodeResourcesFit     Filter = "NodeResourcesFit"
+	PodTopologySpread    Filter = "PodTopologySpread"
+	InterPodAffinity     Filter = "InterPodAffinity"
+	NodeDeclaredFeatures Filter = "NodeDeclaredFeatures"
 )
 
 // Refusal is why a node can't take a pod: what the first failing filter says.
@@ -46,7 +50,21 @@ type Refusal struct {
 
 // filter asks the filters in order; nil means that the pod fits.
 func (s *state) filter(n *Node) *Refusal {
-	p, pod := s.pod, s.pod.Object
+	if r := n.refuses(s.pod); r != nil {
+		return r
+	}
+	if r := s.spread.filter(n); r != nil {
+		return r
+	}
+	if r := s.affinity.filter(s.pod, n); r != nil {
+		return r
+	}
+	return n.lacksFeatures(s.pod)
+}
+
+// refuses asks the filters that look at nothing but the node and its own pods.
+func (n *Node) refuses(p *Pod) *Refusal {
+	pod := p.Object
 	switch {
 	case pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Object.Name:
 		return &Refusal{Filter: NodeName, Reasons: []string{reasonNodeName}}
@@ -61,10 +79,18 @@ func (s *state) filter(n *Node) *Refusal {
 	case !resources.FitsNow(&n.Ledger, p.Demand):
 		return resourceRefusal(resources.Fits(&n.Ledger, p.Demand))
 	}
-	if r := s.spread.filter(n); r != nil {
-		return r
+	return nil
+}
+
+// lacksFeatures refuses a node that doesn't declare what the pod needs (L2.30).
+func (n *Node) lacksFeatures(p *Pod) *Refusal {
+	if p.features.IsEmpty() {
+		return nil
 	}
-	return s.affinity.filter(p, n)
+	if has, err := p.features.IsSubset(n.features); err != nil || !has {
+		return &Refusal{Filter: NodeDeclaredFeatures, Reasons: []string{reasonFeatures}}
+	}
+	return nil
 }
 
 // matchesNode reports whether nodeSelector and required node affinity allow the node.

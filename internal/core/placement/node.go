@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	features "k8s.io/component-helpers/nodedeclaredfeatures"
 
 	"carob/internal/core/resources"
 )
@@ -19,6 +20,8 @@ type Node struct {
 	pods   []*Pod
 	ports  []HostPort
 	images []nodeImage // of Object, sorted by name
+
+	features features.FeatureSet // that Object declares
 }
 
 // NewNode returns a node that counts pods; for one decision about one machine, as the node agent makes it.
@@ -35,6 +38,9 @@ func NewNode(object *corev1.Node, pods []*corev1.Pod) *Node {
 func (n *Node) Set(object *corev1.Node) {
 	if n.Object == nil || !sameImages(n.Object.Status.Images, object.Status.Images) {
 		n.images = nodeImages(object.Status.Images)
+	}
+	if n.Object == nil || !slices.Equal(n.Object.Status.DeclaredFeatures, object.Status.DeclaredFeatures) {
+		n.features = features.DefaultFramework.TryMap(object.Status.DeclaredFeatures)
 	}
 	n.Object = object
 	n.Ledger.SetNode(object)

@@ -10,9 +10,13 @@
 package placement
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/version"
+	features "k8s.io/component-helpers/nodedeclaredfeatures"
 	schedulingv1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
@@ -28,11 +32,16 @@ type Pod struct {
 	Priority int32
 
 	required     nodeaffinity.RequiredNodeAffinity
+	only         []string // names of the only nodes its affinity allows; nil for any
+	nowhere      bool     // its affinity allows no node
 	preferred    *nodeaffinity.PreferredSchedulingTerms
-	affinity     []podTerm // required, all of them
-	antiAffinity []podTerm // required, none of them
-	attractions  []podTerm // preferred; weight below zero for anti-affinity
-	spread       []spreadConstraint
+	affinity     []podTerm           // required, all of them
+	antiAffinity []podTerm           // required, none of them
+	attractions  []podTerm           // preferred; weight below zero for anti-affinity
+	hardSpread   []spreadConstraint  // DoNotSchedule
+	softSpread   []spreadConstraint  // ScheduleAnyway
+	features     features.FeatureSet // that its node must declare
+	controller   Owner               // zero when none
 
 	node           *Node // where the Cluster counts it; nil when nowhere
 	namespaceIndex int   // position in Cluster.byNamespace
@@ -42,13 +51,17 @@ type Pod struct {
 // refuses such pods, so it can only stand in an object that skipped validation.
 func Prepare(pod *corev1.Pod) *Pod {
 	p := &Pod{
-		Object:   pod,
-		Demand:   resources.DemandOf(pod),
-		Ports:    hostPorts(pod),
-		Priority: schedulingv1.PodPriority(pod),
-		required: nodeaffinity.GetRequiredNodeAffinity(pod),
-		spread:   spreadConstraints(pod),
+		Object:     pod,
+		Demand:     resources.DemandOf(pod),
+		Ports:      hostPorts(pod),
+		Priority:   schedulingv1.PodPriority(pod),
+		required:   nodeaffinity.GetRequiredNodeAffinity(pod),
+		hardSpread: spreadConstraints(pod.Spec.TopologySpreadConstraints, pod.Labels, corev1.DoNotSchedule),
+		softSpread: spreadConstraints(pod.Spec.TopologySpreadConstraints, pod.Labels, corev1.ScheduleAnyway),
+		features:   neededFeatures(pod),
+		controller: controllerOf(pod),
 	}
+	p.only, p.nowhere = onlyNodes(pod)
 	affinity := pod.Spec.Affinity
 	if affinity == nil {
 		return p
@@ -67,6 +80,47 @@ func Prepare(pod *corev1.Pod) *Pod {
 		p.attractions = append(p.attractions, weightedTerms(pod, a.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
 	}
 	return p
+}
+
+// onlyNodes are the nodes that required affinity names by metadata.name, as that of
+// the pods of DaemonSets does, if each of its terms does so. none: the terms
+// contradict themselves.
+func onlyNodes(pod *corev1.Pod) (names []string, none bool) {
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil, false
+	}
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		var in []string
+		named := false
+		for _, r := range terms[i].MatchFields {
+			if r.Key != metav1.ObjectNameField || r.Operator != corev1.NodeSelectorOpIn {
+				continue
+			}
+			if !named {
+				in, named = slices.Clone(r.Values), true
+			} else {
+				in = slices.DeleteFunc(in, func(name string) bool { return !slices.Contains(r.Values, name) })
+			}
+		}
+		if !named {
+			return nil, false
+		}
+		names = append(names, in...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), len(terms) > 0 && len(names) == 0
+}
+
+// neededFeatures are the features that the pod's node must declare (L2.30). A pod
+// whose needs can't be inferred needs none: its node refuses it if it must (L3.34).
+func neededFeatures(pod *corev1.Pod) features.FeatureSet {
+	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec}, version.MajorMinor(1, 37))
+	if err != nil {
+		return features.FeatureSet{}
+	}
+	return needs
 }
 
 // HostPort is a port a pod takes on its node.

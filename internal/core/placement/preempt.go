@@ -22,8 +22,12 @@ const (
 // Preemption is who must leave which node for a pod, or why removing pods doesn't help.
 type Preemption struct {
 	Node    string
-	Victims []*Pod // most important first; not empty when Node is set
-	Message string // for Decision.Message when Node is empty
+	Victims []*Pod   // most important first; not empty when Node is set
+	Message string   // for Decision.Message when Node is empty
+	Filters []Filter // when Node is empty: what still refused the pod without the less important pods
+
+	// NoHelp says that removing pods helps on no node: room reserved for the pod is given back.
+	NoHelp bool
 }
 
 // Preempt looks for the node where removing pods of lower priority hurts least,
@@ -34,25 +38,33 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	}
 	s := c.stateFor(p)
 	var found []candidate
-	var reasons [][]string
+	var filters []Filter
+	reasons := tally{}
+	reasons.add(d.Excluded, preemptionNotHelpful)
+	if d.Conflict != "" {
+		reasons.add(d.Nodes, preemptionNotHelpful)
+	}
 	enough := candidateCount(len(d.Refusals))
 	for i := range d.Refusals {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
 		n := c.Node(r.Node)
 		switch {
 		case n == nil || !r.Curable:
-			reasons = append(reasons, []string{preemptionNotHelpful})
+			reasons.add(1, preemptionNotHelpful)
 		case len(found) < enough:
 			victims, why := c.victims(s, n, budgets)
 			if why != nil {
-				reasons = append(reasons, why)
+				reasons.add(1, why.Reasons...)
+				if why.Filter != "" && !slices.Contains(filters, why.Filter) {
+					filters = append(filters, why.Filter)
+				}
 			} else if len(victims.pods) > 0 {
 				found = append(found, victims)
 			}
 		}
 	}
 	if len(found) == 0 {
-		return Preemption{Message: unavailable(d.Nodes, reasons)}
+		return Preemption{Message: reasons.unavailable(d.Nodes), Filters: filters, NoHelp: true}
 	}
 	best := slices.MinFunc(found, harm)
 	return Preemption{Node: best.node, Victims: best.pods}
@@ -101,7 +113,7 @@ type candidate struct {
 
 // victims finds the fewest and least important pods whose removal makes room on
 // one node, or says why even removing all of them doesn't.
-func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, []string) {
+func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, *Refusal) {
 	trial := n.with(nil)
 	move := func(other *Pod, by int) {
 		if by < 0 {
@@ -119,7 +131,7 @@ func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBu
 		}
 	}
 	if len(lower) == 0 {
-		return candidate{}, []string{preemptionNoVictims}
+		return candidate{}, &Refusal{Reasons: []string{preemptionNoVictims}}
 	}
 	slices.SortStableFunc(lower, importance)
 	for _, other := range lower {
@@ -129,7 +141,7 @@ func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBu
 		for _, other := range lower {
 			move(other, 1)
 		}
-		return candidate{}, r.Reasons
+		return candidate{}, r
 	}
 	v := candidate{node: n.Object.Name}
 	violating, free := byBudget(lower, budgets)

@@ -13,22 +13,24 @@ type spreadConstraint struct {
 	key          string
 	maxSkew      int
 	minDomains   int
-	hard         bool // DoNotSchedule
 	selector     labels.Selector
 	honourLabels bool // nodes the pod can't go to by selector don't count
 	honourTaints bool // nodes the pod can't go to by taint don't count
 }
 
-func spreadConstraints(pod *corev1.Pod) []spreadConstraint {
+// spreadConstraints parses the constraints of one strictness.
+func spreadConstraints(all []corev1.TopologySpreadConstraint, podLabels map[string]string, when corev1.UnsatisfiableConstraintAction) []spreadConstraint {
 	var parsed []spreadConstraint
-	for i := range pod.Spec.TopologySpreadConstraints {
-		t := &pod.Spec.TopologySpreadConstraints[i]
+	for i := range all {
+		t := &all[i]
+		if t.WhenUnsatisfiable != when {
+			continue
+		}
 		c := spreadConstraint{
 			key:          t.TopologyKey,
 			maxSkew:      int(t.MaxSkew),
 			minDomains:   1,
-			hard:         t.WhenUnsatisfiable == corev1.DoNotSchedule,
-			selector:     selectorOf(withMatchLabelKeys(t, pod.Labels)),
+			selector:     selectorOf(withMatchLabelKeys(t, podLabels)),
 			honourLabels: t.NodeAffinityPolicy == nil || *t.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor,
 			honourTaints: t.NodeTaintsPolicy != nil && *t.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor,
 		}
@@ -54,72 +56,91 @@ func withMatchLabelKeys(t *corev1.TopologySpreadConstraint, podLabels map[string
 	return s
 }
 
+// spreading is how a pod is to be spread: its constraints of one strictness.
+type spreading struct {
+	pod         *Pod
+	constraints []spreadConstraint
+	allKeys     bool // a node that lacks one of the keys takes no part
+}
+
+// spreadOf returns the constraints of a pod that filter, or those that only score:
+// its own, or the default ones if it has none at all.
+func (c *Cluster) spreadOf(p *Pod, hard bool) spreading {
+	switch {
+	case len(p.Object.Spec.TopologySpreadConstraints) == 0 && hard:
+		return spreading{pod: p, allKeys: true}
+	case len(p.Object.Spec.TopologySpreadConstraints) == 0:
+		return spreading{pod: p, constraints: c.defaultSpread(p)}
+	case hard:
+		return spreading{p, p.hardSpread, true}
+	default:
+		return spreading{p, p.softSpread, true}
+	}
+}
+
 // spreadState counts matching pods in every domain of each constraint that
 // filters, for one incoming pod.
 type spreadState struct {
-	pod    *Pod
-	counts []map[string]int // for each constraint of the pod: domain to matching pods; nil for soft ones
+	spreading
+	counts []map[string]int // for each constraint: domain to matching pods
 }
 
 func (c *Cluster) spreadState(p *Pod) *spreadState {
-	hard := false
-	for i := range p.spread {
-		hard = hard || p.spread[i].hard
-	}
-	if !hard {
+	s := &spreadState{spreading: c.spreadOf(p, true)}
+	if len(s.constraints) == 0 {
 		return nil
 	}
-	s := &spreadState{pod: p, counts: make([]map[string]int, len(p.spread))}
-	for i := range p.spread {
-		if p.spread[i].hard {
-			s.counts[i] = c.domains(p, i)
-		}
+	for i := range s.constraints {
+		s.counts = append(s.counts, c.domains(s.spreading, i))
 	}
 	return s
 }
 
 // domains counts the matching pods in every domain that eligible nodes form;
 // domains without such pods stand with 0.
-func (c *Cluster) domains(p *Pod, i int) map[string]int {
+func (c *Cluster) domains(s spreading, i int) map[string]int {
 	counts := map[string]int{}
 	for _, n := range c.nodes {
-		if value, ok := n.label(p.spread[i].key); ok && p.eligible(i, n) {
+		if value, ok := n.label(s.constraints[i].key); ok && s.eligible(i, n) {
 			counts[value] += 0
 		}
 	}
-	for _, other := range c.byNamespace[p.Object.Namespace] {
-		if domain, ok := p.counted(i, other, other.node); ok {
+	for _, other := range c.byNamespace[s.pod.Object.Namespace] {
+		if domain, ok := s.counted(i, other, other.node); ok {
 			counts[domain]++
 		}
 	}
 	return counts
 }
 
-// eligible reports whether the constraint looks at the node: it has all
-// topology keys of constraints of the same strictness, and inclusion policies allow it.
-func (p *Pod) eligible(i int, n *Node) bool {
-	c := &p.spread[i]
-	for j := range p.spread {
-		if p.spread[j].hard == c.hard {
-			if _, ok := n.label(p.spread[j].key); !ok {
-				return false
-			}
-		}
-	}
-	if c.honourLabels && !matchesNode(p, n.Object) {
+// eligible reports whether the constraint looks at the node: it has all topology
+// keys, and inclusion policies allow it.
+func (s spreading) eligible(i int, n *Node) bool {
+	c := &s.constraints[i]
+	if s.allKeys && !s.hasKeys(n) || c.honourLabels && !matchesNode(s.pod, n.Object) {
 		return false
 	}
-	return !c.honourTaints || !untolerated(n.Object.Spec.Taints, p.Object, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+	return !c.honourTaints || !untolerated(n.Object.Spec.Taints, s.pod.Object, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+}
+
+// hasKeys reports whether the node has the topology keys of all constraints.
+func (s spreading) hasKeys(n *Node) bool {
+	for i := range s.constraints {
+		if _, ok := n.label(s.constraints[i].key); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // counted reports whether constraint i counts the other pod, and in which domain. Pods that end don't count.
-func (p *Pod) counted(i int, other *Pod, n *Node) (string, bool) {
-	if n.Object == nil || other.Object.Namespace != p.Object.Namespace || other.Object.DeletionTimestamp != nil ||
-		!p.spread[i].selector.Matches(labels.Set(other.Object.Labels)) {
+func (s spreading) counted(i int, other *Pod, n *Node) (string, bool) {
+	if n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace || other.Object.DeletionTimestamp != nil ||
+		!s.constraints[i].selector.Matches(labels.Set(other.Object.Labels)) {
 		return "", false
 	}
-	domain, ok := n.label(p.spread[i].key)
-	return domain, ok && p.eligible(i, n)
+	domain, ok := n.label(s.constraints[i].key)
+	return domain, ok && s.eligible(i, n)
 }
 
 // count takes another pod on a node in or out of the counts.
@@ -128,10 +149,7 @@ func (s *spreadState) count(other *Pod, n *Node, by int) {
 		return
 	}
 	for i := range s.counts {
-		if s.counts[i] == nil {
-			continue
-		}
-		if domain, ok := s.pod.counted(i, other, n); ok {
+		if domain, ok := s.counted(i, other, n); ok {
 			s.counts[i][domain] += by
 		}
 	}
@@ -143,10 +161,7 @@ func (s *spreadState) filter(n *Node) *Refusal {
 		return nil
 	}
 	for i := range s.counts {
-		c := &s.pod.spread[i]
-		if !c.hard {
-			continue
-		}
+		c := &s.constraints[i]
 		domain, ok := n.label(c.key)
 		if !ok {
 			return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpreadLabel}}
@@ -171,26 +186,37 @@ func (s *spreadState) filter(n *Node) *Refusal {
 
 // unevenness rates each feasible node by how many matching pods its domains hold
 // already, weighted so that a key with few domains counts as much as one with
-// many; nil when the pod has no soft constraint. A node without a key is rated -1.
+// many; nil when the pod has no soft constraint. A node that the constraints don't
+// look at is rated -1.
 func (c *Cluster) unevenness(p *Pod, nodes []*Node) []float64 {
-	var rates []float64
-	for i := range p.spread {
-		if p.spread[i].hard {
-			continue
+	s := c.spreadOf(p, false)
+	if len(s.constraints) == 0 {
+		return nil
+	}
+	rates := make([]float64, len(nodes))
+	for j, n := range nodes {
+		if s.allKeys && !s.hasKeys(n) {
+			rates[j] = -1
 		}
-		if rates == nil {
-			rates = make([]float64, len(nodes))
-		}
-		counts := c.domains(p, i)
-		weight := math.Log(float64(len(counts) + 2))
+	}
+	for i := range s.constraints {
+		counts := c.domains(s, i)
+		domains := map[string]bool{} // among the feasible nodes
 		for j, n := range nodes {
-			domain, ok := n.label(p.spread[i].key)
-			if !ok || rates[j] < 0 {
-				rates[j] = -1
-				continue
+			if rates[j] >= 0 {
+				domain, _ := n.label(s.constraints[i].key)
+				domains[domain] = true
 			}
-			rates[j] += float64(counts[domain])*weight + float64(p.spread[i].maxSkew-1)
 		}
+		weight := math.Log(float64(len(domains) + 2))
+		for j, n := range nodes {
+			if domain, ok := n.label(s.constraints[i].key); ok && rates[j] >= 0 {
+				rates[j] += float64(counts[domain])*weight + float64(s.constraints[i].maxSkew-1)
+			}
+		}
+	}
+	for j := range rates {
+		rates[j] = math.Round(rates[j])
 	}
 	return rates
 }

@@ -1,0 +1,224 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"carob/internal/core/resources"
+)
+
+// Event is a change of the cluster, as far as a pod that fitted nowhere may fit
+// after it. The methods that change a Cluster return it; the zero value helps nobody.
+type Event struct {
+	filters []Filter // that may answer differently; no filter that is not listed does
+
+	before, after            *Pod // versions of a pod with a node; nil: it came, it left
+	node                     *Node
+	nodeBefore, nodeAfter    *corev1.Node // nil: it came, it left
+	namespaceChanged, owners bool
+	reserved                 string // the node on which before gave up the room reserved for it; else empty
+}
+
+// Nothing reports that no pod can profit from the event.
+func (e Event) Nothing() bool { return len(e.filters) == 0 && !e.owners }
+
+// localFilters are those that look at one node and the pods on it only.
+func localFilters() []Filter {
+	return []Filter{NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeDeclaredFeatures}
+}
+
+// topologyFilters are those that look at other nodes, too.
+func topologyFilters() []Filter { return []Filter{PodTopologySpread, InterPodAffinity} }
+
+// podEvent compares two versions of a pod that is counted on n.
+func podEvent(before, after *Pod, n *Node) Event {
+	e := Event{before: before, after: after, node: n}
+	switch {
+	case before == nil:
+		e.filters = topologyFilters()
+	case after == nil:
+		e.filters = append(topologyFilters(), NodePorts, NodeResourcesFit)
+	default:
+		if !maps.Equal(before.Object.Labels, after.Object.Labels) ||
+			(before.Object.DeletionTimestamp == nil) != (after.Object.DeletionTimestamp == nil) {
+			e.filters = topologyFilters()
+		}
+		if shrank(before.Demand, after.Demand) {
+			e.filters = append(e.filters, NodeResourcesFit)
+		}
+	}
+	return e
+}
+
+// shrank reports whether a pod holds less of anything than it did.
+func shrank(before, after resources.Demand) bool {
+	if after.MilliCPU < before.MilliCPU || after.Memory < before.Memory || after.EphemeralStorage < before.EphemeralStorage {
+		return true
+	}
+	return slices.ContainsFunc(before.Scalars, func(s resources.Scalar) bool {
+		left, _ := after.Scalar(s.Name)
+		return left < s.Value
+	})
+}
+
+// nodeEvent compares two versions of a node; heartbeats change nothing.
+func nodeEvent(before, after *corev1.Node, n *Node) Event {
+	e := Event{node: n, nodeBefore: before, nodeAfter: after}
+	switch {
+	case before == nil:
+		e.filters = append(localFilters(), topologyFilters()...)
+		return e
+	case after == nil:
+		e.filters = topologyFilters()
+		return e
+	}
+	if before.Spec.Unschedulable && !after.Spec.Unschedulable {
+		e.filters = append(e.filters, NodeUnschedulable)
+	}
+	if !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) {
+		e.filters = append(e.filters, TaintToleration, PodTopologySpread)
+	}
+	if !maps.Equal(before.Labels, after.Labels) {
+		e.filters = append(e.filters, NodeAffinity, PodTopologySpread, InterPodAffinity)
+	}
+	if !equality.Semantic.DeepEqual(before.Status.Allocatable, after.Status.Allocatable) {
+		e.filters = append(e.filters, NodeResourcesFit)
+	}
+	if !slices.Equal(before.Status.DeclaredFeatures, after.Status.DeclaredFeatures) {
+		e.filters = append(e.filters, NodeDeclaredFeatures)
+	}
+	return e
+}
+
+// Helps reports whether the pod is worth another attempt after the event: one of
+// the filters that refused it may answer differently now (L2.5). If it says no,
+// neither Decide nor Preempt finds a node that it did not find before. refused is
+// what Decide and Preempt named; empty when there was no node at all.
+func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
+	if len(refused) == 0 {
+		return e.nodeBefore == nil && e.nodeAfter != nil
+	}
+	if e.owners && slices.Contains(refused, PodTopologySpread) && len(p.Object.Spec.TopologySpreadConstraints) == 0 {
+		return true
+	}
+	if e.node != nil && e.node.name == p.Object.Status.NominatedNodeName && e.before != nil && e.after == nil {
+		return true // while its victims leave this node, it preempts nowhere
+	}
+	local, nodeAsked := false, false
+	for _, f := range e.filters {
+		if !slices.Contains(refused, f) {
+			continue
+		}
+		switch f {
+		case PodTopologySpread:
+			if c.mayLevel(p, e) {
+				return true
+			}
+		case InterPodAffinity:
+			if c.mayAttract(p, e) {
+				return true
+			}
+		default:
+			if !nodeAsked {
+				local, nodeAsked = e.opens(p), true
+			}
+			if local {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// opens asks the filters themselves about the one node that changed: it helps if
+// they accept the pod, or would if less important pods left.
+func (e Event) opens(p *Pod) bool {
+	if e.node == nil || e.node.Object == nil {
+		return false
+	}
+	r := e.node.refuses(p)
+	if r == nil {
+		return e.node.lacksFeatures(p) == nil
+	}
+	return r.Curable && slices.ContainsFunc(e.node.pods, func(o *Pod) bool { return o.Priority < p.Priority })
+}
+
+// mayLevel reports whether the event can change what topology spread says of p.
+func (c *Cluster) mayLevel(p *Pod, e Event) bool {
+	hard := c.spreadOf(p, true)
+	if e.before != nil || e.after != nil {
+		if e.reserved != "" {
+			return false // reserved room takes no part in the spread
+		}
+		return slices.ContainsFunc(hard.constraints, func(s spreadConstraint) bool {
+			return e.either(func(o *Pod) bool {
+				return o.Object.Namespace == p.Object.Namespace && s.selector.Matches(labels.Set(o.Object.Labels))
+			})
+		})
+	}
+	return slices.ContainsFunc(hard.constraints, func(s spreadConstraint) bool { return e.hasLabel(s.key) })
+}
+
+// mayAttract reports whether the event can change what required pod affinity says of p, in either direction.
+func (c *Cluster) mayAttract(p *Pod, e Event) bool {
+	switch {
+	case e.namespaceChanged:
+		return true
+	case e.reserved != "":
+		return false
+	case e.before == nil && e.after == nil: // a node
+		keyed := func(t podTerm) bool { return e.hasLabel(t.topologyKey) }
+		return len(c.antiAffine) > 0 || slices.ContainsFunc(p.affinity, keyed) || slices.ContainsFunc(p.antiAffinity, keyed)
+	}
+	return e.either(func(o *Pod) bool {
+		return meetsAll(c, p.affinity, o.Object) || meetsAny(c, p.antiAffinity, o.Object) || meetsAny(c, o.antiAffinity, p.Object)
+	})
+}
+
+// either reports whether f holds for a version of the pod.
+func (e Event) either(f func(*Pod) bool) bool {
+	return e.before != nil && f(e.before) || e.after != nil && f(e.after)
+}
+
+// hasLabel reports whether a version of the node has the label.
+func (e Event) hasLabel(key string) bool {
+	for _, n := range []*corev1.Node{e.nodeBefore, e.nodeAfter} {
+		if n != nil {
+			if _, ok := n.Labels[key]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// OwnChange names the filters that may answer differently about a waiting pod after
+// its own change, and whether anything that a decision reads changed at all.
+func OwnChange(before, after *Pod) (filters []Filter, changed bool) {
+	a, b := before.Object, after.Object
+	if !maps.Equal(a.Labels, b.Labels) {
+		filters = append(filters, PodTopologySpread, InterPodAffinity)
+	}
+	if !equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations) {
+		filters = append(filters, NodeUnschedulable, TaintToleration, PodTopologySpread)
+	}
+	if before.Demand.MilliCPU != after.Demand.MilliCPU || before.Demand.Memory != after.Demand.Memory || shrank(before.Demand, after.Demand) {
+		filters = append(filters, NodeResourcesFit)
+	}
+	rest := a.Spec.DeepCopy()
+	rest.Tolerations = b.Spec.Tolerations
+	rest.Containers, rest.InitContainers, rest.Resources = b.Spec.Containers, b.Spec.InitContainers, b.Spec.Resources
+	if !equality.Semantic.DeepEqual(rest, &b.Spec) {
+		return append(localFilters(), topologyFilters()...), true
+	}
+	return filters, len(filters) > 0
+}
+
+// meetsAny reports whether one of the terms selects the pod.
+func meetsAny(c *Cluster, terms []podTerm, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(terms, func(t podTerm) bool { return t.matches(c, pod) })
+}
