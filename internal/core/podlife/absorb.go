@@ -24,6 +24,8 @@ func (m *machine) absorb() {
 		}
 	}
 	m.forgetStops()
+	m.forgetHooks()
+	m.noteEnds()
 	m.cancelProbes()
 	m.s.Stopped = slices.DeleteFunc(m.s.Stopped, func(id string) bool {
 		return !slices.ContainsFunc(m.in.Observed.Sandboxes, func(s Sandbox) bool { return s.ID == id })
@@ -59,7 +61,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 	case opPreStop:
 		if o.Err != nil {
 			if inst := m.instance(f.Object); inst != nil {
-				if c := m.slot(inst.Name); c != nil {
+				if c := m.container(inst.Name); c != nil {
 					m.warning(c, "FailedPreStopHook", "PreStopHook failed")
 				}
 			}
@@ -154,25 +156,25 @@ func (m *machine) lacks(f flight) string {
 
 // absorbStart takes in the end of a start (L3.85–L3.96).
 func (m *machine) absorbStart(f flight, o *Outcome) {
-	c := m.slot(f.Object)
+	c := m.container(f.Object)
 	if c == nil {
 		return
 	}
 	if o.Err == nil || o.Err.Created {
-		c.mem.Attempts = max(c.mem.Attempts, f.Attempt+1)
-		c.mem.Pulled = ""
+		c.record.Attempts = max(c.record.Attempts, int(f.Attempt)+1)
+		c.record.Pulled = ""
 		m.normal(c, "Created", "Container created")
 	}
 	if o.Err == nil {
-		if c.newest == nil || c.newest.Attempt < f.Attempt {
+		if c.newest == nil || c.newest.Attempt < int(f.Attempt) {
 			m.failed(opStart, f.Object, "the container is not there after it was started", o.At)
 		} else {
 			m.succeeded(opStart, f.Object)
 		}
-		c.mem.Waiting = waiting{}
+		c.record.Waiting = waitingReason{}
 		m.normal(c, "Started", "Container started")
-		if h := c.spec.Lifecycle; h != nil && h.PostStart != nil && c.running() && c.newest.Attempt == f.Attempt {
-			c.mem.PostStart = hookRun{ContainerID: c.newest.ID, Stage: hookDue}
+		if h := c.spec.Lifecycle; h != nil && h.PostStart != nil && c.running() && c.newest.Attempt == int(f.Attempt) {
+			c.record.PostStart = hookRun{ContainerID: c.newest.ID, Stage: hookDue}
 		}
 		return
 	}
@@ -181,7 +183,7 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 		reason = "RunContainerError"
 	}
 	m.failed(opStart, f.Object, o.Err.Message, o.At)
-	c.mem.Waiting = waiting{Reason: reason, Message: o.Err.Message, At: o.At}
+	c.record.Waiting = waitingReason{Reason: reason, Message: o.Err.Message, At: o.At}
 	m.forgetRemoved(c)
 	text := o.Err.Message
 	if text == "" {
@@ -192,25 +194,25 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 
 // absorbPostStart takes in the end of a postStart hook (L6.2).
 func (m *machine) absorbPostStart(f flight, o *Outcome) {
-	c := m.slot(f.Object)
-	if c == nil || c.mem.PostStart.ContainerID != f.Detail {
+	c := m.container(f.Object)
+	if c == nil || c.record.PostStart.ContainerID != f.Detail {
 		return
 	}
 	if o.Err == nil || !c.running() || c.newest.ID != f.Detail {
-		c.mem.PostStart = hookRun{}
+		c.record.PostStart = hookRun{}
 		return
 	}
-	c.mem.PostStart.Stage = hookFailed
-	c.mem.Waiting = waiting{Reason: "PostStartHookError", Message: o.Err.Message, At: o.At}
+	c.record.PostStart.Stage = hookFailed
+	c.record.Waiting = waitingReason{Reason: "PostStartHookError", Message: o.Err.Message, At: o.At}
 	m.warning(c, "FailedPostStartHook", "PostStartHook failed")
 	if m.s.Life == Syncing {
-		m.stop(c.newest, c, killing{message: "FailedPostStartHook", grace: m.podGrace(), cause: "postStart hook failed"})
+		m.stop(c.newest, c, stopOrder{message: "FailedPostStartHook", grace: m.podGrace(), cause: "postStart hook failed"})
 	}
 }
 
 // absorbPull takes in the end of a pull (L3.107–L3.112).
 func (m *machine) absorbPull(f flight, o *Outcome) {
-	c := m.slot(f.Object)
+	c := m.container(f.Object)
 	if c == nil {
 		return
 	}
@@ -224,9 +226,9 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 		if o.Pulled != nil {
 			p = *o.Pulled
 		}
-		c.mem.Pulled = p.Ref
+		c.record.Pulled = p.Ref
 		if p.Ref == "" {
-			c.mem.Pulled = image
+			c.record.Pulled = image
 		}
 		m.normal(c, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.",
 			image, truncate(p.Took), truncate(p.Waited), p.Size))
@@ -242,6 +244,6 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 		m.warning(c, "Failed", fmt.Sprintf("Failed to pull image %q: %v", image, o.Err.Message))
 	}
 	m.warning(c, "Failed", "Error: "+reason)
-	c.mem.Waiting = waiting{Reason: reason, Message: o.Err.Message, At: o.At}
-	m.imageFailed(image, c.mem.Waiting)
+	c.record.Waiting = waitingReason{Reason: reason, Message: o.Err.Message, At: o.At}
+	m.imageFailed(image, c.record.Waiting)
 }

@@ -68,13 +68,17 @@ type AdmitResize struct{ Generation int64 }
 // ResizePod sets the limits of the pod's own group: to the larger of those in
 // force and of the pod's with Widen, before its containers are resized, and to
 // the pod's exactly without, after it (L3.125).
-type ResizePod struct{ Widen bool }
+type ResizePod struct {
+	Widen   bool
+	Granted int64 // generation of the spec that was granted
+}
 
 // Resize changes the resources of a running container in place.
 type Resize struct {
 	Container   string
 	ContainerID string
 	Resources   corev1.ResourceRequirements
+	Granted     int64 // generation of the spec that was granted
 }
 
 // StopContainer sends the stop signal, waits for Grace and kills.
@@ -103,6 +107,57 @@ type RemoveVolumes struct{}
 // DeletePod deletes the API object with grace 0 and a UID precondition, after the last status is stored (L7.40).
 type DeletePod struct{}
 
+// Each action has a Key, which names it in the timeline and to the driver, and a flight,
+// which is what Step remembers of it until its outcome is known.
+
+// Key implements Action.
+func (PrepareVolumes) Key() Key { return "volumes/prepare" }
+
+func (PrepareVolumes) flight() flight { return flight{Op: opPrepareVolumes} }
+
+// Key implements Action.
+func (a CreateSandbox) Key() Key {
+	return Key("sandbox/create/" + strconv.FormatUint(uint64(a.Attempt), 10))
+}
+
+func (CreateSandbox) flight() flight { return flight{Op: opCreateSandbox} }
+
+// Key implements Action.
+func (a PullImage) Key() Key { return Key("pull/" + a.Container) }
+
+func (a PullImage) flight() flight { return flight{Op: opPull, Object: a.Container, Detail: a.Image} }
+
+// Key implements Action.
+func (a StartContainer) Key() Key { return Key("start/" + a.Container + "/" + strconv.Itoa(a.Attempt)) }
+
+func (a StartContainer) flight() flight {
+	return flight{Op: opStart, Object: a.Container, Attempt: int64(a.Attempt)}
+}
+
+// Key implements Action.
+func (a RunProbe) Key() Key {
+	return Key("probe/" + a.Container + "/" + string(a.Type) + "/" + strconv.Itoa(a.Try))
+}
+
+func (a RunProbe) flight() flight {
+	return flight{Op: opProbe, Object: a.Container, Detail: string(a.Type)}
+}
+
+// Key implements Action.
+func (a RunHook) Key() Key { return Key("hook/" + string(a.Kind) + "/" + a.ContainerID) }
+
+func (a RunHook) flight() flight {
+	if a.Kind == PreStop {
+		return flight{Op: opPreStop, Object: a.ContainerID}
+	}
+	return flight{Op: opPostStart, Object: a.Container, Detail: a.ContainerID}
+}
+
+// Key implements Action.
+func (a AdmitResize) Key() Key { return Key("resize/admit/" + strconv.FormatInt(a.Generation, 10)) }
+
+func (a AdmitResize) flight() flight { return flight{Op: opAdmitResize, Attempt: a.Generation} }
+
 // Key implements Action.
 func (a ResizePod) Key() Key {
 	if a.Widen {
@@ -111,22 +166,47 @@ func (a ResizePod) Key() Key {
 	return "resize/narrow"
 }
 
+func (a ResizePod) flight() flight {
+	stage := resizeNarrow
+	if a.Widen {
+		stage = resizeWiden
+	}
+	return flight{Op: opResizePod, Detail: string(stage), Attempt: a.Granted}
+}
+
 // Key implements Action.
-func (PrepareVolumes) Key() Key { return "volumes/prepare" }
-func (a CreateSandbox) Key() Key {
-	return Key("sandbox/create/" + strconv.FormatUint(uint64(a.Attempt), 10))
+func (a Resize) Key() Key { return Key("resize/" + a.ContainerID) }
+
+func (a Resize) flight() flight {
+	return flight{Op: opResize, Object: a.ContainerID, Attempt: a.Granted}
 }
-func (a PullImage) Key() Key      { return Key("pull/" + a.Container) }
-func (a StartContainer) Key() Key { return Key("start/" + a.Container + "/" + strconv.Itoa(a.Attempt)) }
-func (a RunProbe) Key() Key {
-	return Key("probe/" + a.Container + "/" + string(a.Type) + "/" + strconv.Itoa(a.Try))
-}
-func (a RunHook) Key() Key         { return Key("hook/" + string(a.Kind) + "/" + a.ContainerID) }
-func (a AdmitResize) Key() Key     { return Key("resize/admit/" + strconv.FormatInt(a.Generation, 10)) }
-func (a Resize) Key() Key          { return Key("resize/" + a.ContainerID) }
-func (a StopContainer) Key() Key   { return Key("stop/" + a.ContainerID) }
+
+// Key implements Action.
+func (a StopContainer) Key() Key { return Key("stop/" + a.ContainerID) }
+
+func (a StopContainer) flight() flight { return flight{Op: opStop, Object: a.ContainerID} }
+
+// Key implements Action.
 func (a RemoveContainer) Key() Key { return Key("remove/" + a.ContainerID) }
-func (a StopSandbox) Key() Key     { return Key("sandbox/stop/" + a.SandboxID) }
-func (a RemoveSandbox) Key() Key   { return Key("sandbox/remove/" + a.SandboxID) }
-func (RemoveVolumes) Key() Key     { return "volumes/remove" }
-func (DeletePod) Key() Key         { return "pod/delete" }
+
+func (a RemoveContainer) flight() flight { return flight{Op: opRemove, Object: a.ContainerID} }
+
+// Key implements Action.
+func (a StopSandbox) Key() Key { return Key("sandbox/stop/" + a.SandboxID) }
+
+func (a StopSandbox) flight() flight { return flight{Op: opStopSandbox, Object: a.SandboxID} }
+
+// Key implements Action.
+func (a RemoveSandbox) Key() Key { return Key("sandbox/remove/" + a.SandboxID) }
+
+func (a RemoveSandbox) flight() flight { return flight{Op: opRemoveSandbox, Object: a.SandboxID} }
+
+// Key implements Action.
+func (RemoveVolumes) Key() Key { return "volumes/remove" }
+
+func (RemoveVolumes) flight() flight { return flight{Op: opRemoveVolumes} }
+
+// Key implements Action.
+func (DeletePod) Key() Key { return "pod/delete" }
+
+func (DeletePod) flight() flight { return flight{Op: opDeletePod} }

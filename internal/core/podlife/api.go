@@ -1,10 +1,3 @@
-// Package podlife decides what must happen to one pod.
-//
-// It is pure: Step reads no clock, does no I/O, starts no goroutine, keeps no
-// package variable and ranges over no map. The node agent and the simulator
-// drive it in the same way: gather an Input, call Step, begin the Actions,
-// publish the Status, and call again when something changes or at Wake. It must
-// never learn how an action is done; a driver must never decide whether to.
 package podlife
 
 import (
@@ -197,7 +190,10 @@ type Key string
 // Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer,
 // RunProbe, RunHook, AdmitResize, ResizePod, Resize, StopContainer,
 // RemoveContainer, StopSandbox, RemoveSandbox, RemoveVolumes and DeletePod.
-type Action interface{ Key() Key }
+type Action interface {
+	Key() Key
+	flight() flight
+}
 
 // Outcome reports that the action with this Key ended. Every action begun
 // reports exactly one, aborted ones too (Err.Reason = Aborted).

@@ -7,39 +7,57 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sync works towards the spec. When the pod has nothing left to do and must end,
-// it returns why (L3.63, L3.69, L3.73e).
+// nothingLeft says why the pod must end though nobody asked for it: nothing of it runs
+// any more, and nothing will (L3.63, L3.69, L3.73e). It only asks; it comes before
+// anything is begun for the pod.
+func (m *machine) nothingLeft() string {
+	switch {
+	case m.hold() != nil:
+		return ""
+	case m.sandbox == nil:
+		if m.inFlight(opCreateSandbox, "") == nil && m.nothingLeftToRun() {
+			return "nothing is left to run in a new sandbox: " + m.sandboxProblem
+		}
+		return ""
+	case m.anyTrigger():
+		return "" // all containers start over
+	case m.over():
+		return "all containers have ended for good"
+	}
+	if failed := m.failedInit(); failed != "" {
+		return "init container " + failed + " failed"
+	}
+	return ""
+}
+
+// sync works towards the spec.
 //
 // Containers progress independently: an image that is slow or missing holds back
 // only its own container. Starts themselves happen one after the other in spec
 // order, and a postStart hook holds back the containers after it (L3.56).
-func (m *machine) sync() (over string) {
-	if m.held() {
-		return ""
+func (m *machine) sync() {
+	if h := m.hold(); h != nil {
+		m.tellHold(h)
+		return
 	}
+	m.s.Held = waitingReason{}
 	m.prepareVolumes()
 	m.askForResize()
-	m.leaveStopping()
 	if m.sandbox == nil {
-		return m.makeSandbox()
+		m.makeSandbox()
+		return
 	}
 	m.s.Replaced = ""
 	m.succeeded(opCreateSandbox, "")
 	if m.restartAll() {
-		return ""
-	}
-	if m.over() {
-		return "all containers have ended for good"
+		return
 	}
 	m.killUnwanted()
 	m.advanceResize()
 	m.advancePostStart()
-	initialized, failed := m.initialize()
-	if failed != "" {
-		return "init container " + failed + " failed"
-	}
-	for i := range m.slots {
-		if c := &m.slots[i]; c.class == ephemeral {
+	initialized := m.initialize()
+	for i := range m.containers {
+		if c := &m.containers[i]; c.class == ephemeral {
 			m.start(c, false, "ephemeral container was added")
 		}
 	}
@@ -47,16 +65,19 @@ func (m *machine) sync() (over string) {
 		m.startRegular()
 	}
 	m.advanceStops(false)
-	return ""
 }
 
-// held keeps a pod waiting for room on the node. What runs already has its room.
-func (m *machine) held() bool {
-	h := m.in.Hold
-	if h == nil || len(m.in.Observed.Sandboxes)+len(m.in.Observed.Containers)+len(m.s.InFlight) > 0 {
-		m.s.Held = waiting{}
-		return false
+// hold is why the pod must wait for room on the node; nil: it need not. What runs already
+// has its room.
+func (m *machine) hold() *Hold {
+	if len(m.in.Observed.Sandboxes)+len(m.in.Observed.Containers)+len(m.s.InFlight) > 0 {
+		return nil
 	}
+	return m.in.Hold
+}
+
+// tellHold tells what the pod waits for until it has room on the node.
+func (m *machine) tellHold(h *Hold) {
 	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
 		if m.s.Held.Reason == "" {
 			m.s.Held.At = m.now
@@ -66,7 +87,6 @@ func (m *machine) held() bool {
 	}
 	m.sandboxProblem = "waits for room on the node until these have ended: " + h.Object
 	m.out.Waits = append(m.out.Waits, Wait{For: h.For, Object: h.Object, Since: m.s.Held.At, LastErr: h.Why})
-	return true
 }
 
 // prepareVolumes sets up volumes, directories and cgroup (L3.50 steps 5–8).
@@ -75,21 +95,14 @@ func (m *machine) prepareVolumes() {
 		m.succeeded(opPrepareVolumes, "")
 		return
 	}
-	if f := m.inFlight(opPrepareVolumes, ""); f != nil {
-		m.waitFor(f, "volumes", "")
-		return
-	}
-	if m.mayTry(opPrepareVolumes, "", "volumes", "") {
-		m.begin(PrepareVolumes{}, flight{Op: opPrepareVolumes}, "the pod is bound to this node")
-		m.waitFor(m.inFlight(opPrepareVolumes, ""), "volumes", "")
-	}
+	m.do(PrepareVolumes{}, "the pod is bound to this node", "volumes", "")
 }
 
 // killUnwanted stops running containers that must not go on (L3.68, L3.73c).
 func (m *machine) killUnwanted() {
-	for i := range m.slots {
-		c := &m.slots[i]
-		if c.newest == nil || !mayRun(c.newest) || m.stopOf(c.newest.ID) != nil {
+	for i := range m.containers {
+		c := &m.containers[i]
+		if c.newest == nil || !mayHaveProcess(c.newest) || m.stopOf(c.newest.ID) != nil {
 			continue
 		}
 		kind := "Container"
@@ -97,7 +110,7 @@ func (m *machine) killUnwanted() {
 			kind = "Init container"
 		}
 		if c.newest.State == ContainerUnknown {
-			m.stop(c.newest, c, killing{message: kind + ` is in "unknown" state, try killing it before restart`,
+			m.stop(c.newest, c, stopOrder{message: kind + ` is in "unknown" state, try killing it before restart`,
 				cause: "state is unknown", grace: m.podGrace()})
 			continue
 		}
@@ -115,27 +128,27 @@ func (m *machine) killUnwanted() {
 		case c.verdict(Startup) == resultFailure:
 			why = "failed startup probe"
 			grace, restart = m.probeGrace(c.spec.StartupProbe), c.class == sidecar || m.restartsAfterProbe(c)
-		case c.mem.Resize.Due && c.mem.Resize.Restart && m.s.Resize.Stage == resizeContainers:
+		case c.record.Resize.Due && c.record.Resize.Restart && m.s.Resize.Stage == resizeContainers:
 			why = "resize requires restart"
 		default:
 			continue
 		}
 		text := fmt.Sprintf("%s %s %s", kind, c.spec.Name, why)
 		if restart {
-			c.mem.Replace = c.newest.ID
+			c.record.Replace = c.newest.ID
 			if c.class == regular {
 				text += ", will be restarted"
 			}
 		}
-		m.stop(c.newest, c, killing{message: text, cause: why, grace: grace})
+		m.stop(c.newest, c, stopOrder{message: text, cause: why, grace: grace})
 	}
 }
 
 // startRegular starts the regular containers that are due, in spec order.
 func (m *machine) startRegular() {
 	held := false
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		if c.class != regular {
 			continue
 		}
@@ -148,19 +161,25 @@ func (m *machine) startRegular() {
 // start brings a container that is due one step nearer to running: crash
 // back-off, retry back-off, image, start. held keeps it from the last of these.
 // It returns whether the containers after it must wait.
-func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
+func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 	name := c.spec.Name
 	if f := m.inFlight(opStart, name); f != nil {
 		m.waitFor(f, "start", name)
 		return true
 	}
 	if c.running() {
-		return c.mem.PostStart.ContainerID == c.newest.ID && c.mem.PostStart.Stage != hookFailed
+		return c.record.PostStart.ContainerID == c.newest.ID && c.record.PostStart.Stage != hookFailed
 	}
 	if !m.due(c) || c.newest != nil && c.newest.State == ContainerUnknown {
 		return false
 	}
-	if m.crashWait(c) || !m.mayTry(opStart, name, "start", name) {
+	if until, waits := m.crashWait(c); waits {
+		m.tellCrash(c, until)
+		return false
+	}
+	m.grantRestart(c)
+	if r := m.resting(opStart, name); r != nil {
+		m.waitOut(r, "start", name)
 		return false
 	}
 	mounts := m.volumeImages(c)
@@ -178,14 +197,13 @@ func (m *machine) start(c *slot, held bool, cause string) (hold bool) {
 	if present {
 		m.normal(c, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
 	}
-	c.mem.Resize = resizeDue{}
-	m.begin(StartContainer{Container: name, Attempt: c.mem.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref, PodIPs: m.podIPs()},
-		flight{Op: opStart, Object: name, Attempt: c.mem.Attempts}, m.startCause(c, cause))
-	m.waitFor(m.inFlight(opStart, name), "start", name)
+	c.record.Resize = resizeDue{}
+	m.do(StartContainer{Container: name, Attempt: c.record.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref, PodIPs: m.podIPs()},
+		m.startCause(c, cause), "start", name)
 	return true
 }
 
-func (m *machine) startCause(c *slot, cause string) string {
+func (m *machine) startCause(c *podContainer, cause string) string {
 	e, ended := m.lastExit(c)
 	switch {
 	case cause != "":
@@ -198,17 +216,23 @@ func (m *machine) startCause(c *slot, cause string) string {
 	return "the pod is initialized"
 }
 
-// advancePostStart begins the postStart hooks that are due.
-func (m *machine) advancePostStart() {
-	for i := range m.slots {
-		c := &m.slots[i]
-		h := &c.mem.PostStart
-		if h.ContainerID == "" {
-			continue
-		}
-		if !c.running() || c.newest.ID != h.ContainerID {
+// forgetHooks drops the postStart hooks of containers that have ended.
+func (m *machine) forgetHooks() {
+	for i := range m.containers {
+		c := &m.containers[i]
+		if h := &c.record.PostStart; h.ContainerID != "" && (!c.running() || c.newest.ID != h.ContainerID) {
 			m.cancel(m.postStart(h.ContainerID))
 			*h = hookRun{}
+		}
+	}
+}
+
+// advancePostStart begins the postStart hooks that are due.
+func (m *machine) advancePostStart() {
+	for i := range m.containers {
+		c := &m.containers[i]
+		h := &c.record.PostStart
+		if h.ContainerID == "" {
 			continue
 		}
 		if m.stopOf(h.ContainerID) != nil {
@@ -219,7 +243,7 @@ func (m *machine) advancePostStart() {
 		if h.Stage == hookDue {
 			h.Stage = hookRunning
 			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart, Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
-				flight{Op: opPostStart, Object: c.spec.Name, Detail: h.ContainerID}, "container started")
+				"container started")
 		}
 		if f := m.postStart(h.ContainerID); f != nil {
 			m.waitFor(f, "postStart", c.spec.Name)
@@ -240,12 +264,12 @@ func (m *machine) postStart(containerID string) *flight {
 
 // over reports that no regular container runs and none will (L3.69, L7.60).
 func (m *machine) over() bool {
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		if c.class != regular {
 			continue
 		}
-		if c.newest != nil && mayRun(c.newest) || m.due(c) || m.inFlight(opStart, c.spec.Name) != nil {
+		if c.newest != nil && mayHaveProcess(c.newest) || m.due(c) || m.inFlight(opStart, c.spec.Name) != nil {
 			return false
 		}
 	}

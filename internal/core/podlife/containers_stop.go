@@ -8,11 +8,11 @@ import (
 // minStopGrace is the least grace that a runtime is given (L0.39, L6.14).
 const minStopGrace = 2 * time.Second
 
-// stopping is the way of one running container to its end (L6.8).
+// containerStop is the way of one running container to its end (L6.8).
 //
 //	begun ──no preStop, or no time──▶ turn ──its turn, or no time──▶ signalled ──exit──▶ (forgotten)
 //	  └──preStop──▶ hook ──ended or time is up──▶ turn
-type stopping struct {
+type containerStop struct {
 	ContainerID string
 	Cause       string
 	Since       time.Time
@@ -22,8 +22,8 @@ type stopping struct {
 	Kill        time.Time // when the runtime will kill
 }
 
-// killing is an order to stop a container.
-type killing struct {
+// stopOrder is an order to stop a container.
+type stopOrder struct {
 	message string // of the Killing event
 	cause   string
 	grace   time.Duration
@@ -31,7 +31,7 @@ type killing struct {
 }
 
 // stop begins to stop an instance, or brings the deadline of its stop nearer.
-func (m *machine) stop(inst *Container, c *slot, k killing) {
+func (m *machine) stop(inst *Container, c *podContainer, k stopOrder) {
 	deadline := m.now.Add(k.grace)
 	if s := m.stopOf(inst.ID); s != nil {
 		if deadline.Before(s.Deadline) {
@@ -41,13 +41,13 @@ func (m *machine) stop(inst *Container, c *slot, k killing) {
 	}
 	hook := c != nil && c.class != ephemeral && c.spec.Lifecycle != nil && c.spec.Lifecycle.PreStop != nil &&
 		inst.State == ContainerRunning && !k.noHook && k.grace > 0
-	m.s.Stops = append(m.s.Stops, stopping{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
+	m.s.Stops = append(m.s.Stops, containerStop{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
 	if c != nil {
 		m.normal(c, "Killing", k.message)
 	}
 }
 
-func (m *machine) stopOf(id string) *stopping {
+func (m *machine) stopOf(id string) *containerStop {
 	for i := range m.s.Stops {
 		if m.s.Stops[i].ContainerID == id {
 			return &m.s.Stops[i]
@@ -59,16 +59,16 @@ func (m *machine) stopOf(id string) *stopping {
 // alive reports whether an instance may still have a process.
 func (m *machine) alive(id string) bool {
 	inst := m.instance(id)
-	return inst != nil && mayRun(inst)
+	return inst != nil && mayHaveProcess(inst)
 }
 
-func mayRun(c *Container) bool {
+func mayHaveProcess(c *Container) bool {
 	return c.State == ContainerRunning || c.State == ContainerUnknown
 }
 
 // forgetStops drops the stops of containers that have ended.
 func (m *machine) forgetStops() {
-	m.s.Stops = slices.DeleteFunc(m.s.Stops, func(s stopping) bool {
+	m.s.Stops = slices.DeleteFunc(m.s.Stops, func(s containerStop) bool {
 		if m.alive(s.ContainerID) {
 			return false
 		}
@@ -83,11 +83,11 @@ func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
 	running := false
 	for i := range m.in.Observed.Containers {
 		o := &m.in.Observed.Containers[i]
-		if !mayRun(o) {
+		if !mayHaveProcess(o) {
 			continue
 		}
 		running = true
-		m.stop(o, m.slot(o.Name), killing{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
+		m.stop(o, m.container(o.Name), stopOrder{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
 	}
 	m.advanceStops(true)
 	return running
@@ -102,7 +102,7 @@ func (m *machine) advanceStops(ordered bool) {
 		if inst == nil {
 			continue
 		}
-		c := m.slot(inst.Name)
+		c := m.container(inst.Name)
 		inTime := m.now.Before(s.Deadline)
 		if !m.preStopDone(s, inst, c, inTime) {
 			continue
@@ -118,24 +118,25 @@ func (m *machine) advanceStops(ordered bool) {
 			m.wait(Wait{For: "turn", Object: inst.Name, Since: s.Since, Until: s.Deadline})
 			continue
 		}
-		if !m.mayTry(opStop, inst.ID, "stop", inst.Name) {
+		if r := m.resting(opStop, inst.ID); r != nil {
+			m.waitOut(r, "stop", inst.Name)
 			continue
 		}
 		spent := m.now.Sub(s.Since).Truncate(time.Second)
 		grace := max(s.Deadline.Sub(s.Since)-spent, minStopGrace)
 		s.Signalled, s.Kill = s.Deadline, m.now.Add(grace)
-		m.begin(StopContainer{Container: inst.Name, ContainerID: inst.ID, Grace: grace}, flight{Op: opStop, Object: inst.ID}, s.Cause)
+		m.begin(StopContainer{Container: inst.Name, ContainerID: inst.ID, Grace: grace}, s.Cause)
 		m.out.Waits = append(m.out.Waits, Wait{For: "grace", Object: inst.Name, Since: s.Since, Until: s.Kill})
 	}
 }
 
 // preStopDone runs the preStop hook of a stop; true when it is out of the way (L6.5, L6.6).
-func (m *machine) preStopDone(s *stopping, inst *Container, c *slot, inTime bool) bool {
+func (m *machine) preStopDone(s *containerStop, inst *Container, c *podContainer, inTime bool) bool {
 	if !s.Hook {
 		s.Hook = true
 		if inTime && c != nil && inst.State == ContainerRunning {
 			m.begin(RunHook{Container: inst.Name, ContainerID: inst.ID, Kind: PreStop, Handler: c.spec.Lifecycle.PreStop,
-				PodIP: m.podIP(), Timeout: s.Deadline.Sub(m.now)}, flight{Op: opPreStop, Object: inst.ID}, s.Cause)
+				PodIP: m.podIP(), Timeout: s.Deadline.Sub(m.now)}, s.Cause)
 		}
 	}
 	f := m.inFlight(opPreStop, inst.ID)
@@ -152,15 +153,15 @@ func (m *machine) preStopDone(s *stopping, inst *Container, c *slot, inTime bool
 
 // servesRunning reports whether a container that sidecar c must outlive still runs:
 // any regular container and every sidecar after it (L7.61, L7.62).
-func (m *machine) servesRunning(c *slot) bool {
+func (m *machine) servesRunning(c *podContainer) bool {
 	after := false
-	for i := range m.slots {
-		o := &m.slots[i]
+	for i := range m.containers {
+		o := &m.containers[i]
 		if o == c {
 			after = true
 			continue
 		}
-		if (o.class == regular || o.class == sidecar && after) && o.newest != nil && mayRun(o.newest) {
+		if (o.class == regular || o.class == sidecar && after) && o.newest != nil && mayHaveProcess(o.newest) {
 			return true
 		}
 	}
@@ -180,8 +181,5 @@ func (m *machine) podGrace() time.Duration {
 
 // remove removes an instance that does not run.
 func (m *machine) remove(inst *Container, logs bool, cause string) {
-	if m.inFlight(opRemove, inst.ID) != nil || !m.mayTry(opRemove, inst.ID, "removal", inst.Name) {
-		return
-	}
-	m.begin(RemoveContainer{Container: inst.Name, ContainerID: inst.ID, Logs: logs}, flight{Op: opRemove, Object: inst.ID}, cause)
+	m.try(RemoveContainer{Container: inst.Name, ContainerID: inst.ID, Logs: logs}, cause, "removal", inst.Name)
 }

@@ -12,7 +12,7 @@ func (m *machine) collectGarbage() {
 	all := m.in.Observed.Containers
 	for i := range all {
 		o := &all[i]
-		if mayRun(o) {
+		if mayHaveProcess(o) {
 			continue
 		}
 		newer := false
@@ -26,12 +26,10 @@ func (m *machine) collectGarbage() {
 	sandboxes := m.in.Observed.Sandboxes
 	for i := 1; i < len(sandboxes); i++ {
 		s := &sandboxes[i]
-		if s.Ready || !slices.Contains(m.s.Stopped, s.ID) || m.inFlight(opRemoveSandbox, s.ID) != nil ||
+		if s.Ready || !slices.Contains(m.s.Stopped, s.ID) ||
 			slices.ContainsFunc(all, func(c Container) bool { return c.SandboxID == s.ID }) {
 			continue
 		}
-		if m.mayTry(opRemoveSandbox, s.ID, "sandbox", s.ID) {
-			m.begin(RemoveSandbox{SandboxID: s.ID}, flight{Op: opRemoveSandbox, Object: s.ID}, "the sandbox was replaced")
-		}
+		m.try(RemoveSandbox{SandboxID: s.ID}, "the sandbox was replaced", "sandbox", s.ID)
 	}
 }

@@ -26,7 +26,7 @@ const lookEvery = 10 * time.Second
 
 // image gets the image of c. It returns the id to start with and whether it was
 // there already, or "" while it is missing; busy says that a pull is under way.
-func (m *machine) image(c *slot) (ref string, present, busy bool) {
+func (m *machine) image(c *podContainer) (ref string, present, busy bool) {
 	if f := m.inFlight(opPull, c.spec.Name); f != nil {
 		if f.Detail != c.spec.Image {
 			m.cancel(f) // the spec moved on
@@ -34,8 +34,8 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 		m.waitFor(f, "image", f.Detail)
 		return "", false, true
 	}
-	if c.mem.Pulled != "" {
-		return c.mem.Pulled, false, false
+	if c.record.Pulled != "" {
+		return c.record.Pulled, false, false
 	}
 	known := m.imageState(c.spec.Image)
 	if known != nil && known.InvalidName != "" {
@@ -67,53 +67,52 @@ func (m *machine) image(c *slot) (ref string, present, busy bool) {
 		return "", false, true
 	}
 	// That another container must not pull the image keeps nobody from pulling it.
-	if im := m.imageMemory(c.spec.Image); (im == nil || im.Prior.Reason != reasonNeverPull) && m.imageWait(c) {
+	if im := m.imageBackoff(c); im != nil && im.Prior.Reason != reasonNeverPull {
+		m.tellImageWait(c, im)
 		return "", false, false
 	}
 	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
-	m.begin(PullImage{Container: c.spec.Name, Image: c.spec.Image},
-		flight{Op: opPull, Object: c.spec.Name, Detail: c.spec.Image}, "image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")")
-	m.waitFor(m.inFlight(opPull, c.spec.Name), "image", c.spec.Image)
+	m.do(PullImage{Container: c.spec.Name, Image: c.spec.Image}, "image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")", "image", c.spec.Image)
 	return "", false, true
 }
 
 // imageRefused tells once, and again after each back-off, that an image can't be used.
-func (m *machine) imageRefused(c *slot, reason, message, eventReason, eventMessage string) {
-	if m.imageWait(c) {
-		return
+func (m *machine) imageRefused(c *podContainer, reason, message, eventReason, eventMessage string) {
+	im := m.imageBackoff(c)
+	if im == nil {
+		m.warning(c, eventReason, eventMessage)
+		m.warning(c, "Failed", "Error: "+reason)
+		c.record.Waiting = waitingReason{Reason: reason, Message: message, At: m.now}
+		im = m.imageFailed(c.spec.Image, c.record.Waiting)
 	}
-	m.warning(c, eventReason, eventMessage)
-	m.warning(c, "Failed", "Error: "+reason)
-	c.mem.Waiting = waiting{Reason: reason, Message: message, At: m.now}
-	m.imageFailed(c.spec.Image, c.mem.Waiting)
-	m.imageWait(c)
+	m.tellImageWait(c, im)
 }
 
-// imageWait reports whether the image of c is in back-off (L3.109).
-func (m *machine) imageWait(c *slot) bool {
-	im := m.imageMemory(c.spec.Image)
-	if im == nil {
-		return false
+// imageBackoff is the back-off of the image of c, until it is over (L3.109).
+func (m *machine) imageBackoff(c *podContainer) *imageRecord {
+	if im := m.imageRecord(c.spec.Image); im != nil && m.now.Before(im.Failed.Add(im.Delay)) {
+		return im
 	}
-	until := im.Failed.Add(im.Delay)
-	if !m.now.Before(until) {
-		return false
-	}
-	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: until, LastErr: im.Prior.Message})
+	return nil
+}
+
+// tellImageWait makes the back-off of an image visible once the failure itself has been.
+func (m *machine) tellImageWait(c *podContainer, im *imageRecord) {
+	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: im.Failed.Add(im.Delay), LastErr: im.Prior.Message})
 	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
-		m.lookBy(m.own(m.in.Observed.Taken).Add(lookEvery))
+		m.lookBy(m.stepTime(m.in.Observed.Taken).Add(lookEvery))
 	}
 	visible := im.Failed.Add(settle)
 	switch {
 	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
-		c.mem.Waiting = im.Prior // looked at again, not pulled again
+		c.record.Waiting = im.Prior // looked at again, not pulled again
 	case m.now.Before(visible):
 		m.wake(visible)
-		if c.mem.Waiting.Reason == "" {
-			c.mem.Waiting = im.Prior
+		if c.record.Waiting.Reason == "" {
+			c.record.Waiting = im.Prior
 		}
-	case c.mem.Waiting.Reason != "ImagePullBackOff" || c.mem.Waiting.At.Before(im.Failed):
-		c.mem.Waiting = waiting{
+	case c.record.Waiting.Reason != "ImagePullBackOff" || c.record.Waiting.At.Before(im.Failed):
+		c.record.Waiting = waitingReason{
 			Reason:  "ImagePullBackOff",
 			Message: fmt.Sprintf("Back-off pulling image %q: %s: %s", im.Image, im.Prior.Reason, im.Prior.Message),
 			At:      m.now,
@@ -121,14 +120,13 @@ func (m *machine) imageWait(c *slot) bool {
 		m.normal(c, "BackOff", fmt.Sprintf("Back-off pulling image %q", im.Image))
 		m.warning(c, "Failed", "Error: ImagePullBackOff")
 	}
-	return true
 }
 
 // imageFailed lengthens the back-off of an image: 10 s doubling to 300 s.
-func (m *machine) imageFailed(image string, why waiting) {
-	im := m.imageMemory(image)
+func (m *machine) imageFailed(image string, why waitingReason) *imageRecord {
+	im := m.imageRecord(image)
 	if im == nil {
-		m.s.Images = append(m.s.Images, imageMemory{Image: image})
+		m.s.Images = append(m.s.Images, imageRecord{Image: image})
 		im = &m.s.Images[len(m.s.Images)-1]
 	}
 	if im.Delay == 0 || why.At.Sub(im.Failed) > 2*pullBackoffMax {
@@ -137,13 +135,14 @@ func (m *machine) imageFailed(image string, why waiting) {
 		im.Delay = min(2*im.Delay, pullBackoffMax)
 	}
 	im.Failed, im.Prior = why.At, why
+	return im
 }
 
 func (m *machine) forgetImage(image string) {
-	m.s.Images = slices.DeleteFunc(m.s.Images, func(im imageMemory) bool { return im.Image == image })
+	m.s.Images = slices.DeleteFunc(m.s.Images, func(im imageRecord) bool { return im.Image == image })
 }
 
-func (m *machine) imageMemory(image string) *imageMemory {
+func (m *machine) imageRecord(image string) *imageRecord {
 	for i := range m.s.Images {
 		if m.s.Images[i].Image == image {
 			return &m.s.Images[i]
@@ -163,10 +162,10 @@ func (m *machine) imageState(image string) *ImageState {
 
 // forgetRemoved forgets what was pulled for a start that failed and is not there any
 // more: it was removed in between, and the next start gets it again.
-func (m *machine) forgetRemoved(c *slot) {
-	forget := func(c *slot) {
+func (m *machine) forgetRemoved(c *podContainer) {
+	forget := func(c *podContainer) {
 		if im := m.imageState(c.spec.Image); im != nil && im.Ref == "" && im.Err == "" {
-			c.mem.Pulled = ""
+			c.record.Pulled = ""
 		}
 	}
 	forget(c)

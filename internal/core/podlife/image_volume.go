@@ -6,17 +6,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// volumeSlot names an image volume among the containers, none of which can have a
+// volumeName names an image volume among the containers, none of which can have a
 // slash in its name.
-func volumeSlot(name string) string { return "volume/" + name }
+func volumeName(name string) string { return "volume/" + name }
 
 // imageVolumes are the images that volumes of the pod are (L3.115).
-func imageVolumes(spec *corev1.PodSpec) []slot {
-	var list []slot
+func imageVolumes(spec *corev1.PodSpec) []podContainer {
+	var list []podContainer
 	for i := range spec.Volumes {
 		if v := &spec.Volumes[i]; v.Image != nil && v.Image.Reference != "" {
-			list = append(list, slot{class: volume, spec: &corev1.Container{
-				Name: volumeSlot(v.Name), Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy,
+			list = append(list, podContainer{class: volume, spec: &corev1.Container{
+				Name: volumeName(v.Name), Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy,
 			}})
 		}
 	}
@@ -25,29 +25,29 @@ func imageVolumes(spec *corev1.PodSpec) []slot {
 
 // volumeImages gets the images of all volumes and reports whether those that c
 // mounts are here. Why one is not is shown by the containers that mount it.
-func (m *machine) volumeImages(c *slot) (here bool) {
+func (m *machine) volumeImages(c *podContainer) (here bool) {
 	if !m.volumesAsked {
 		m.volumesAsked = true
 		for i := range m.volumes {
-			if v := &m.volumes[i]; v.mem.Pulled == "" {
-				v.mem.Pulled, _, _ = m.image(v) // one that was there already is looked up once, too
+			if v := &m.volumes[i]; v.record.Pulled == "" {
+				v.record.Pulled, _, _ = m.image(v) // one that was there already is looked up once, too
 			}
 		}
 	}
 	here = true
 	for i := range m.volumes {
 		v := &m.volumes[i]
-		if v.mem.Pulled != "" || !mountsVolume(c, v) {
+		if v.record.Pulled != "" || !mountsVolume(c, v) {
 			continue
 		}
 		here = false
-		if v.mem.Waiting.Reason != "" {
-			c.mem.Waiting = v.mem.Waiting
+		if v.record.Waiting.Reason != "" {
+			c.record.Waiting = v.record.Waiting
 		}
 	}
 	return here
 }
 
-func mountsVolume(c, v *slot) bool {
-	return slices.ContainsFunc(c.spec.VolumeMounts, func(m corev1.VolumeMount) bool { return volumeSlot(m.Name) == v.spec.Name })
+func mountsVolume(c, v *podContainer) bool {
+	return slices.ContainsFunc(c.spec.VolumeMounts, func(m corev1.VolumeMount) bool { return volumeName(m.Name) == v.spec.Name })
 }

@@ -6,13 +6,41 @@ package podlife
 // The list is walked by one mark: the last init container that has been begun in
 // this sandbox. What stands before it is done, except sidecars, which are
 // restarted whenever they end; what stands after it is started when the one at
-// the mark has ended well, or, if it is a sidecar, has started. failed names an
-// init container that failed for good.
-func (m *machine) initialize() (initialized bool, failed string) {
-	inits := 0
-	mark := -1
-	for i := range m.slots {
-		c := &m.slots[i]
+// the mark has ended well, or, if it is a sidecar, has started.
+func (m *machine) initialize() (initialized bool) {
+	mark, inits := m.initMark()
+	initialized = m.regularBegun()
+	done := mark >= 0 && mark < inits && m.initDone(&m.containers[mark])
+	for i := range inits {
+		if c := &m.containers[i]; i < mark && c.class == sidecar {
+			m.start(c, false, "sidecar ended")
+		}
+	}
+	if initialized || inits == 0 {
+		return true
+	}
+	next := mark + 1
+	if mark >= 0 && !done {
+		c := &m.containers[mark]
+		m.start(c, false, "")
+		if inst := m.here(c); inst != nil && inst.State == ContainerRunning {
+			m.out.Waits = append(m.out.Waits, Wait{For: "init container", Object: c.spec.Name, Since: m.stepTime(inst.StartedAt)})
+		}
+		return false
+	}
+	if next == inits {
+		return true
+	}
+	m.start(&m.containers[next], false, "")
+	return false
+}
+
+// initMark is the last init container that has been begun in the sandbox in use, and how
+// many there are: -1 before the first, their number when a regular one has been begun.
+func (m *machine) initMark() (mark, inits int) {
+	mark = -1
+	for i := range m.containers {
+		c := &m.containers[i]
 		if c.class != initial && c.class != sidecar {
 			break
 		}
@@ -21,64 +49,47 @@ func (m *machine) initialize() (initialized bool, failed string) {
 			mark = i
 		}
 	}
-	initialized = m.regularBegun()
-	if initialized {
+	if m.regularBegun() {
 		mark = inits
 	}
-	done := false
-	if mark >= 0 && mark < inits {
-		var lost bool
-		if done, lost = m.initDone(&m.slots[mark]); lost {
-			return false, m.slots[mark].spec.Name
-		}
-	}
-	for i := range inits {
-		if c := &m.slots[i]; i < mark && c.class == sidecar {
-			m.start(c, false, "sidecar ended")
-		}
-	}
-	if initialized || inits == 0 {
-		return true, ""
-	}
-	next := mark + 1
-	if mark >= 0 && !done {
-		c := &m.slots[mark]
-		m.start(c, false, "")
-		if inst := m.here(c); inst != nil && inst.State == ContainerRunning {
-			m.out.Waits = append(m.out.Waits, Wait{For: "init container", Object: c.spec.Name, Since: m.own(inst.StartedAt)})
-		}
-		return false, ""
-	}
-	if next == inits {
-		return true, ""
-	}
-	m.start(&m.slots[next], false, "")
-	return false, ""
+	return mark, inits
 }
 
-// initDone reports whether the init container at the mark lets the next one
-// start; lost says that it failed for good (L3.73).
-func (m *machine) initDone(c *slot) (done, lost bool) {
-	if m.inFlight(opStart, c.spec.Name) != nil || c.mem.PostStart.ContainerID != "" {
-		return false, false
+// initDone reports whether the init container at the mark lets the next one start (L3.73).
+func (m *machine) initDone(c *podContainer) bool {
+	if m.inFlight(opStart, c.spec.Name) != nil || c.record.PostStart.ContainerID != "" {
+		return false
 	}
 	inst := m.here(c)
 	if c.class == sidecar {
-		return inst != nil && inst.State == ContainerRunning && m.started(c), false
+		return inst != nil && inst.State == ContainerRunning && m.started(c)
 	}
-	if inst == nil || inst.State != ContainerExited {
-		return false, false
+	return inst != nil && inst.State == ContainerExited && succeeded(inst)
+}
+
+// failedInit names the init container that failed for good (L3.73e).
+func (m *machine) failedInit() string {
+	mark, inits := m.initMark()
+	if mark < 0 || mark == inits {
+		return ""
 	}
-	if inst.ExitCode == 0 && inst.Reason != reasonOOMKilled {
-		return true, false
+	c := &m.containers[mark]
+	inst := m.here(c)
+	if c.class == sidecar || m.inFlight(opStart, c.spec.Name) != nil || inst == nil || inst.State != ContainerExited || succeeded(inst) || m.due(c) {
+		return ""
 	}
-	return false, !m.due(c)
+	return c.spec.Name
+}
+
+// succeeded reports whether an init container that ended did what it was for.
+func succeeded(inst *Container) bool {
+	return inst.ExitCode == 0 && inst.Reason != reasonOOMKilled
 }
 
 // regularBegun reports whether a regular container exists in the sandbox in use (L3.72).
 func (m *machine) regularBegun() bool {
-	for i := range m.slots {
-		if c := &m.slots[i]; c.class == regular && (m.here(c) != nil || m.inFlight(opStart, c.spec.Name) != nil) {
+	for i := range m.containers {
+		if c := &m.containers[i]; c.class == regular && (m.here(c) != nil || m.inFlight(opStart, c.spec.Name) != nil) {
 			return true
 		}
 	}

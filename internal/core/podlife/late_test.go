@@ -89,7 +89,7 @@ func TestLooksForImages(t *testing.T) {
 		in.Pod.Spec.Containers = in.Pod.Spec.Containers[:1]
 		in.Pod.Spec.Containers[0].ImagePullPolicy = tt.policy
 		in.Observed.Images = []ImageState{{Image: "nginx"}}
-		s.Images = []imageMemory{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now, Prior: waiting{Reason: reasonErrImagePull}}}
+		s.Images = []imageRecord{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now, Prior: waitingReason{Reason: reasonErrImagePull}}}
 		in.Observed.Taken = in.Now.Add(-tt.old)
 		_, out := Step(s, in)
 		if want := in.Now.Add(tt.want); tt.want >= 0 && !out.Look.Equal(want) || tt.want < 0 && !out.Look.IsZero() {

@@ -24,7 +24,7 @@ func TestStatusOfReadOnlyMounts(t *testing.T) {
 	} {
 		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: tc.readOnly, RecursiveReadOnly: tc.asked}}}
 		m := &machine{in: Input{Node: Node{RecursiveReadOnly: tc.can}}}
-		list := m.volumeMounts(&slot{spec: c}, nil)
+		list := m.volumeMounts(&podContainer{spec: c}, nil)
 		var got corev1.RecursiveReadOnlyMode
 		if len(list) == 1 && list[0].RecursiveReadOnly != nil {
 			got = *list[0].RecursiveReadOnly
@@ -33,7 +33,7 @@ func TestStatusOfReadOnlyMounts(t *testing.T) {
 			t.Errorf("%v, can %t: %q, want %q", tc.asked, tc.can, got, tc.want)
 		}
 		m.in.Node.RecursiveReadOnly = !tc.can // once reported it stays
-		if again := m.volumeMounts(&slot{spec: c}, &corev1.ContainerStatus{VolumeMounts: list}); &again[0] != &list[0] {
+		if again := m.volumeMounts(&podContainer{spec: c}, &corev1.ContainerStatus{VolumeMounts: list}); &again[0] != &list[0] {
 			t.Errorf("%v: it changed", tc.asked)
 		}
 	}

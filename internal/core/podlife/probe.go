@@ -25,13 +25,13 @@ const carryOver = 10 * time.Second
 // probeTries is how often in a row a prober error is tried again (L5.16).
 const probeTries = 3
 
-// probeMemory is one probe of one container, over all instances.
+// probeRecord is one probe of one container, over all instances.
 //
 //	idle ──due──▶ in flight ──outcome──▶ idle, or held until a new instance
 //
 // Count and Raw outlive an instance (L5.12): two failures before a crash and one
 // after it make three.
-type probeMemory struct {
+type probeRecord struct {
 	ContainerID string      // the instance Result is about
 	Result      probeResult // published
 	Raw         probeResult // of the last run
@@ -54,9 +54,9 @@ func probeIndex(t ProbeType) int {
 	}
 }
 
-func (c *slot) probe(t ProbeType) *probeMemory { return &c.mem.Probes[probeIndex(t)] }
+func (c *podContainer) probe(t ProbeType) *probeRecord { return &c.record.Probes[probeIndex(t)] }
 
-func (c *slot) probeSpec(t ProbeType) *corev1.Probe {
+func (c *podContainer) probeSpec(t ProbeType) *corev1.Probe {
 	switch t {
 	case Liveness:
 		return c.spec.LivenessProbe
@@ -68,7 +68,7 @@ func (c *slot) probeSpec(t ProbeType) *corev1.Probe {
 }
 
 // verdict is the published result of a probe for the instance that runs now.
-func (c *slot) verdict(t ProbeType) probeResult {
+func (c *podContainer) verdict(t ProbeType) probeResult {
 	if p := c.probe(t); c.newest != nil && p.ContainerID == c.newest.ID && c.probeSpec(t) != nil {
 		return p.Result
 	}
@@ -77,8 +77,8 @@ func (c *slot) verdict(t ProbeType) probeResult {
 
 // started tells whether the running instance of c counts as started (L4.40).
 // A postStart hook in progress belongs to starting.
-func (m *machine) started(c *slot) bool {
-	if !c.running() || c.mem.PostStart.ContainerID == c.newest.ID {
+func (m *machine) started(c *podContainer) bool {
+	if !c.running() || c.record.PostStart.ContainerID == c.newest.ID {
 		return false
 	}
 	if c.spec.StartupProbe == nil {
@@ -96,7 +96,7 @@ func (m *machine) started(c *slot) bool {
 }
 
 // ready tells whether a regular container or a sidecar is ready (L4.41, L4.42).
-func (m *machine) ready(c *slot) bool {
+func (m *machine) ready(c *podContainer) bool {
 	if !m.started(c) {
 		return false
 	}
@@ -115,15 +115,15 @@ func (m *machine) ready(c *slot) bool {
 
 // carried tells whether the instance was running long before the agent started. A
 // clock that is set back makes later ones look older, so they must have been there.
-func (m *machine) carried(c *slot) bool {
-	return c.running() && c.mem.Adopted == c.newest.ID && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
+func (m *machine) carried(c *podContainer) bool {
+	return c.running() && c.record.Adopted == c.newest.ID && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
 }
 
 // cancelProbes ends the probes of containers that have ended.
 func (m *machine) cancelProbes() {
 	for i := range m.s.InFlight {
 		if f := &m.s.InFlight[i]; f.Op == opProbe {
-			if c := m.slot(f.Object); c == nil || !c.running() {
+			if c := m.container(f.Object); c == nil || !c.running() {
 				m.cancel(f)
 			}
 		}
@@ -132,7 +132,7 @@ func (m *machine) cancelProbes() {
 
 // absorbProbe counts one finished run (L5.15, L5.16, L5.30, L5.31).
 func (m *machine) absorbProbe(r *ProbeResult) {
-	c := m.slot(r.Container)
+	c := m.container(r.Container)
 	if c == nil {
 		return
 	}
@@ -182,8 +182,8 @@ func (m *machine) runProbes() {
 	if m.s.Life == Terminated || m.s.Life == Finished {
 		return
 	}
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		if c.class != regular && c.class != sidecar || !c.running() {
 			continue
 		}
@@ -195,13 +195,13 @@ func (m *machine) runProbes() {
 	}
 }
 
-func (m *machine) runProbe(c *slot, t ProbeType, spec *corev1.Probe) {
+func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 	p := c.probe(t)
 	period := time.Duration(orDefault(spec.PeriodSeconds, 10)) * time.Second
 	if p.ContainerID != c.newest.ID {
 		m.resetProbe(c, t, spec, period)
 	}
-	if p.Held || (t == Startup) == m.started(c) || c.mem.PostStart.ContainerID == c.newest.ID {
+	if p.Held || (t == Startup) == m.started(c) || c.record.PostStart.ContainerID == c.newest.ID {
 		return
 	}
 	for i := range m.s.InFlight {
@@ -218,13 +218,13 @@ func (m *machine) runProbe(c *slot, t ProbeType, spec *corev1.Probe) {
 		p.Next = m.now.Add(period)
 	}
 	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(), Try: int(p.Runs)},
-		flight{Op: opProbe, Object: c.spec.Name, Detail: string(t)}, "period "+period.String())
+		"period "+period.String())
 }
 
 // resetProbe begins with a new instance; the consecutive count stays (L5.12).
-func (m *machine) resetProbe(c *slot, t ProbeType, spec *corev1.Probe, period time.Duration) {
+func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, period time.Duration) {
 	p := c.probe(t)
-	*p = probeMemory{ContainerID: c.newest.ID, Raw: p.Raw, Count: p.Count, Runs: p.Runs}
+	*p = probeRecord{ContainerID: c.newest.ID, Raw: p.Raw, Count: p.Count, Runs: p.Runs}
 	switch t {
 	case Liveness:
 		p.Result = resultSuccess
@@ -233,7 +233,7 @@ func (m *machine) resetProbe(c *slot, t ProbeType, spec *corev1.Probe, period ti
 	case Startup:
 		p.Result = resultUnknown
 	}
-	p.Next = m.own(c.newest.StartedAt).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	p.Next = m.stepTime(c.newest.StartedAt).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
 	if m.carried(c) {
 		p.Result = resultNone
 	}
@@ -257,7 +257,7 @@ func spread(uid, container, probe string, period time.Duration) time.Duration {
 // probesWhileEnding: readiness goes on until a container has stopped, all probes
 // of sidecars do (L5.33).
 func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
-	c := m.slot(container)
+	c := m.container(container)
 	return c != nil && (t == Readiness || c.class == sidecar)
 }
 

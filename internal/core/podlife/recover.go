@@ -13,7 +13,7 @@ func Recover(pod *corev1.Pod, o Observed) State {
 	}
 	for i := range o.Containers {
 		if c := &o.Containers[i]; c.State == ContainerRunning {
-			s.memory(c.Name).Adopted = c.ID
+			s.record(c.Name).Adopted = c.ID
 		}
 	}
 	s.Resize = recoverResize(pod, &s)

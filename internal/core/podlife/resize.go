@@ -155,7 +155,7 @@ func (m *machine) compareResources() {
 func (m *machine) askForResize() {
 	r := &m.s.Resize
 	f := m.inFlight(opAdmitResize, "")
-	if f != nil && int64(f.Attempt) != r.Generation {
+	if f != nil && f.Attempt != r.Generation {
 		m.cancel(f)
 		return
 	}
@@ -177,14 +177,13 @@ func (m *machine) askForResize() {
 		return
 	}
 	p.Vacated = m.in.Node.Vacated
-	m.begin(AdmitResize{Generation: r.Generation}, flight{Op: opAdmitResize, Attempt: int(r.Generation)}, "the spec wants other resources")
-	m.waitFor(m.inFlight(opAdmitResize, ""), "resize", "")
+	m.do(AdmitResize{Generation: r.Generation}, "the spec wants other resources", "resize", "")
 }
 
 // absorbAdmission takes in the node's word on a resize (L3.120, L3.121).
 func (m *machine) absorbAdmission(f flight, o *Outcome) {
 	switch {
-	case int64(f.Attempt) != m.s.Resize.Generation || !m.s.Resize.Ahead || m.s.Life != Syncing:
+	case f.Attempt != m.s.Resize.Generation || !m.s.Resize.Ahead || m.s.Life != Syncing:
 	case o.Err == nil:
 		m.grantResize()
 	case o.Err.Reason == Aborted:
@@ -214,14 +213,14 @@ func (m *machine) refuseResize(reason, cause, message string) {
 // grantResize makes the wanted resources the granted ones and begins to bring them in force.
 func (m *machine) grantResize() {
 	r := &m.s.Resize
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		old := r.grant(c.spec.Name)
 		if old == nil || !c.running() && m.inFlight(opStart, c.spec.Name) == nil {
 			continue
 		}
 		if was, is := inherited(r.Pod, old), inherited(m.pod.Spec.Resources, &c.spec.Resources); !sameResources(was, is) {
-			c.mem.Resize = dueFor(c.spec, was, is, c.mem.Resize)
+			c.record.Resize = dueFor(c.spec, was, is, c.record.Resize)
 		}
 	}
 	r.Containers, r.Pod = grantsOf(m.pod)
@@ -285,41 +284,30 @@ func (m *machine) advanceResize() {
 		}
 		r.Stage = resizeNarrow
 	}
-	if f := m.inFlight(opResizePod, ""); f != nil {
-		m.waitFor(f, "resize", "")
-	} else if m.mayTry(opResizePod, "", "resize", "") {
-		a := ResizePod{Widen: r.Stage == resizeWiden}
-		m.begin(a, flight{Op: opResizePod, Detail: string(r.Stage), Attempt: int(r.Granted)}, "resources were granted")
-		m.waitFor(m.inFlight(opResizePod, ""), "resize", "")
-	}
+	m.do(ResizePod{Widen: r.Stage == resizeWiden, Granted: r.Granted}, "resources were granted", "resize", "")
 }
 
 // resizeContainers resizes the containers that shrink, or the others; true while one is left.
 func (m *machine) resizeContainers(shrinking bool) (busy bool) {
-	for i := range m.slots {
-		c := &m.slots[i]
-		if !c.mem.Resize.Due || c.mem.Resize.Shrinks != shrinking {
+	for i := range m.containers {
+		c := &m.containers[i]
+		if !c.record.Resize.Due || c.record.Resize.Shrinks != shrinking {
 			continue
 		}
 		if !c.running() {
 			if f := m.inFlight(opStart, c.spec.Name); f == nil {
-				c.mem.Resize = resizeDue{} // its next instance gets what is granted
+				c.record.Resize = resizeDue{} // its next instance gets what is granted
 				continue
 			}
 			busy = true
 			continue
 		}
 		busy = true
-		if c.mem.Resize.Restart || m.stopOf(c.newest.ID) != nil {
+		if c.record.Resize.Restart || m.stopOf(c.newest.ID) != nil {
 			continue // ends first
 		}
-		if f := m.inFlight(opResize, c.newest.ID); f != nil {
-			m.waitFor(f, "resize", c.spec.Name)
-		} else if m.mayTry(opResize, c.newest.ID, "resize", c.spec.Name) {
-			m.begin(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.grant(c.spec.Name)},
-				flight{Op: opResize, Object: c.newest.ID, Attempt: int(m.s.Resize.Granted)}, "resources were granted")
-			m.waitFor(m.inFlight(opResize, c.newest.ID), "resize", c.spec.Name)
-		}
+		m.do(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.grant(c.spec.Name), Granted: m.s.Resize.Granted},
+			"resources were granted", "resize", c.spec.Name)
 	}
 	return busy
 }
@@ -334,7 +322,7 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 			return
 		}
 		problem = o.Err.Message
-	case f.Op == opResize && int64(f.Attempt) == r.Granted && !m.grantInForce(f.Object):
+	case f.Op == opResize && f.Attempt == r.Granted && !m.grantInForce(f.Object):
 		problem = "the runtime reports other resources after it was asked to change them"
 	}
 	if problem != "" {
@@ -349,14 +337,14 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 		return
 	}
 	m.succeeded(f.Op, f.Object)
-	if int64(f.Attempt) != r.Granted {
+	if f.Attempt != r.Granted {
 		return // of an older grant: done again
 	}
 	switch {
 	case f.Op == opResize:
-		for i := range m.slots {
-			if c := &m.slots[i]; c.newest != nil && c.newest.ID == f.Object {
-				c.mem.Resize = resizeDue{}
+		for i := range m.containers {
+			if c := &m.containers[i]; c.newest != nil && c.newest.ID == f.Object {
+				c.record.Resize = resizeDue{}
 			}
 		}
 	case f.Detail == string(r.Stage) && r.Stage == resizeWiden:
@@ -462,7 +450,7 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 				had := inherited(r.Pod, before).DeepCopy()
 				lay(&had.Requests, s.Resources.Requests)
 				lay(&had.Limits, s.Resources.Limits)
-				state.memory(s.Name).Resize = dueFor(spec, had, inherited(r.Pod, g), resizeDue{})
+				state.record(s.Name).Resize = dueFor(spec, had, inherited(r.Pod, g), resizeDue{})
 			}
 		}
 	}

@@ -30,7 +30,7 @@ type crashBackoff struct {
 }
 
 // due reports whether a start of c is wanted, back-off aside (L3.70, L3.71).
-func (m *machine) due(c *slot) bool {
+func (m *machine) due(c *podContainer) bool {
 	if c.newest != nil {
 		switch c.newest.State {
 		case ContainerRunning:
@@ -51,8 +51,8 @@ func (m *machine) due(c *slot) bool {
 }
 
 // restarts reports whether a container that ended may run again (L3.70).
-func (m *machine) restarts(c *slot, e exit) bool {
-	if c.class == sidecar || e.id != "" && c.mem.Replace == e.id {
+func (m *machine) restarts(c *podContainer, e exit) bool {
+	if c.class == sidecar || e.id != "" && c.record.Replace == e.id {
 		return true
 	}
 	if e.reason == reasonRestartingAll {
@@ -93,52 +93,79 @@ func policyAllows(policy string, code int32) bool {
 
 // restartsAfterProbe is the restart rule of a container killed by a probe: its
 // policy alone, not its rules (L3.68).
-func (m *machine) restartsAfterProbe(c *slot) bool {
+func (m *machine) restartsAfterProbe(c *podContainer) bool {
 	if p := c.spec.RestartPolicy; p != nil {
 		return *p != corev1.ContainerRestartPolicyNever
 	}
 	return m.pod.Spec.RestartPolicy != corev1.RestartPolicyNever
 }
 
-// crashWait reports whether c must still back off from its last exit. When it
-// may run again, that is noted, so that one exit is counted once (L3.75).
-func (m *machine) crashWait(c *slot) bool {
-	e, has := m.lastExit(c)
-	if !has || e.id == "" || c.mem.Crash.Granted == e.id {
-		return false
-	}
-	limit := m.in.Node.CrashBackoffMax
-	if limit <= 0 {
-		limit = backoffMax
-	}
-	b := &c.mem.Crash
-	if def := crashDefinition(c.spec); b.Definition != def {
-		*b = crashBackoff{Definition: def}
-	}
-	if c.mem.Ended.ID != e.id {
-		c.mem.Ended = sighting{ID: e.id, At: m.own(e.finished)}
-	}
-	ended := c.mem.Ended.At
-	if b.Delay > 0 && ended.Sub(b.At) > 2*limit {
-		b.Delay = 0
-	}
-	if b.Delay > 0 {
-		if until := ended.Add(b.Delay); m.now.Before(until) {
-			m.tellCrash(c, e, ended, until)
-			return true
+// noteEnds notes when the containers that have ended did so, on the clock of Step, and
+// forgets back-offs that held for another definition.
+func (m *machine) noteEnds() {
+	for i := range m.containers {
+		c := &m.containers[i]
+		e, has := m.lastExit(c)
+		if !has || e.id == "" {
+			continue
+		}
+		if def := crashDefinition(c.spec); c.record.Crash.Granted != e.id && c.record.Crash.Definition != def {
+			c.record.Crash = crashBackoff{Definition: def}
+		}
+		if c.record.Ended.ID != e.id {
+			c.record.Ended = observedExit{ID: e.id, At: m.stepTime(e.finished)}
 		}
 	}
-	b.Granted, b.At = e.id, m.now
-	if b.Delay == 0 {
+}
+
+// crashLimit is the cap of the crash back-off (L3.75, L3.78).
+func (m *machine) crashLimit() time.Duration {
+	if limit := m.in.Node.CrashBackoffMax; limit > 0 {
+		return limit
+	}
+	return backoffMax
+}
+
+// crashDelay is how long c must rest after its last exit: not at all when it has run for
+// long before that.
+func (m *machine) crashDelay(c *podContainer) time.Duration {
+	if b := &c.record.Crash; c.record.Ended.At.Sub(b.At) <= 2*m.crashLimit() {
+		return b.Delay
+	}
+	return 0
+}
+
+// crashWait reports whether c must still back off from its last exit, and until when.
+func (m *machine) crashWait(c *podContainer) (until time.Time, waits bool) {
+	e, has := m.lastExit(c)
+	if !has || e.id == "" || c.record.Crash.Granted == e.id {
+		return time.Time{}, false
+	}
+	until = c.record.Ended.At.Add(m.crashDelay(c))
+	return until, m.now.Before(until)
+}
+
+// grantRestart notes that c may run again after its last exit, so that one exit is
+// counted once (L3.75).
+func (m *machine) grantRestart(c *podContainer) {
+	e, has := m.lastExit(c)
+	b := &c.record.Crash
+	if !has || e.id == "" || b.Granted == e.id {
+		return
+	}
+	limit := m.crashLimit()
+	if delay := m.crashDelay(c); delay == 0 {
 		b.Delay = min(backoffInitial, limit)
 	} else {
-		b.Delay = min(2*b.Delay, limit)
+		b.Delay = min(2*delay, limit)
 	}
-	return false
+	b.Granted, b.At = e.id, m.now
 }
 
 // tellCrash makes the back-off visible once the exit itself has been (L3.76).
-func (m *machine) tellCrash(c *slot, e exit, ended, until time.Time) {
+func (m *machine) tellCrash(c *podContainer, until time.Time) {
+	e, _ := m.lastExit(c)
+	ended := c.record.Ended.At
 	m.wait(Wait{For: "back-off", Object: c.spec.Name, Since: ended, Until: until,
 		LastErr: fmt.Sprintf("exit code %d (%s)", e.code, e.reason)})
 	m.lookBy(until) // the image may have been removed meanwhile
@@ -146,14 +173,14 @@ func (m *machine) tellCrash(c *slot, e exit, ended, until time.Time) {
 		m.wake(visible)
 		return
 	}
-	if c.mem.Crash.Told == e.id {
+	if c.record.Crash.Told == e.id {
 		return
 	}
-	c.mem.Crash.Told = e.id
+	c.record.Crash.Told = e.id
 	ref := m.podRef()
-	c.mem.Waiting = waiting{
+	c.record.Waiting = waitingReason{
 		Reason:  "CrashLoopBackOff",
-		Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s", c.mem.Crash.Delay, c.spec.Name, ref),
+		Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s", c.record.Crash.Delay, c.spec.Name, ref),
 		At:      m.now,
 	}
 	m.warning(c, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.spec.Name, ref))

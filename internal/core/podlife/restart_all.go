@@ -32,7 +32,7 @@ func (m *machine) restartAll() bool {
 	busy := false
 	for i := range m.s.InFlight {
 		f := &m.s.InFlight[i]
-		switch c := m.slot(f.Object); {
+		switch c := m.container(f.Object); {
 		case f.Op != opPull && f.Op != opStart && f.Op != opPostStart || c != nil && c.class == ephemeral:
 		default:
 			m.cancel(f)
@@ -53,9 +53,9 @@ func (m *machine) restartAll() bool {
 func (m *machine) stopResetContainers(busy *bool) {
 	for i := range m.in.Observed.Containers {
 		o := &m.in.Observed.Containers[i]
-		if c := m.slot(o.Name); mayRun(o) && (c == nil || c.class != ephemeral) {
+		if c := m.container(o.Name); mayHaveProcess(o) && (c == nil || c.class != ephemeral) {
 			*busy = true
-			m.stop(o, c, killing{message: "killing", cause: "all containers restart", noHook: true})
+			m.stop(o, c, stopOrder{message: "killing", cause: "all containers restart", noHook: true})
 		}
 	}
 }
@@ -65,7 +65,7 @@ func (m *machine) stopResetContainers(busy *bool) {
 func (m *machine) removeResetContainers(triggers bool) (left bool) {
 	for i := range m.in.Observed.Containers {
 		o := &m.in.Observed.Containers[i]
-		c := m.slot(o.Name)
+		c := m.container(o.Name)
 		if c != nil && c.class == ephemeral || triggers != (c != nil && c.newest == o && m.triggers(c)) {
 			continue
 		}
@@ -76,8 +76,8 @@ func (m *machine) removeResetContainers(triggers bool) (left bool) {
 }
 
 // triggers reports whether the last end of c asks for a restart of all containers.
-func (m *machine) triggers(c *slot) bool {
-	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.mem.Replace == c.newest.ID {
+func (m *machine) triggers(c *podContainer) bool {
+	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.record.Replace == c.newest.ID {
 		return false
 	}
 	for i := range c.spec.RestartPolicyRules {
@@ -89,8 +89,8 @@ func (m *machine) triggers(c *slot) bool {
 }
 
 func (m *machine) anyTrigger() bool {
-	for i := range m.slots {
-		if m.triggers(&m.slots[i]) {
+	for i := range m.containers {
+		if m.triggers(&m.containers[i]) {
 			return true
 		}
 	}

@@ -52,48 +52,40 @@ func (m *machine) leaveStopping() {
 }
 
 // makeSandbox works towards a sandbox that can be used: it ends what is left of
-// the old ones and creates a new one. over says why none is worth making (L3.63).
-func (m *machine) makeSandbox() (over string) {
+// the old ones and creates a new one.
+func (m *machine) makeSandbox() {
 	old := m.in.Observed.Sandboxes
 	if f := m.inFlight(opCreateSandbox, ""); f != nil {
 		m.waitFor(f, "sandbox", "")
-		return ""
-	}
-	if m.nothingLeftToRun() {
-		return "nothing is left to run in a new sandbox: " + m.sandboxProblem
+		return
 	}
 	if len(old) > 0 && !m.endSandboxes() {
-		return ""
+		return
 	}
 	if p := m.in.Node.NetworkProblem; p != "" && !m.pod.Spec.HostNetwork {
 		if m.s.Network.Message != p {
-			m.s.Network = waiting{Message: p, At: m.now}
+			m.s.Network = waitingReason{Message: p, At: m.now}
 			m.event(corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+p, "")
 		}
 		m.out.Waits = append(m.out.Waits, Wait{For: "network", Since: m.s.Network.At, LastErr: p})
-		return ""
+		return
 	}
-	m.s.Network = waiting{}
-	if !m.mayTry(opCreateSandbox, "", "sandbox", "") {
-		return ""
-	}
+	m.s.Network = waitingReason{}
 	var attempt uint32
 	cause := "the pod has no sandbox"
 	if len(old) > 0 {
 		attempt = old[0].Attempt + 1
 		cause = m.sandboxProblem
 	}
-	m.begin(CreateSandbox{Attempt: attempt}, flight{Op: opCreateSandbox}, cause)
-	m.waitFor(m.inFlight(opCreateSandbox, ""), "sandbox", "")
-	return ""
+	m.do(CreateSandbox{Attempt: attempt}, cause, "sandbox", "")
 }
 
 // nothingLeftToRun reports that a new sandbox would have no use: a pod that never
 // restarts had its chance, or every regular container ended for good (L3.63).
 func (m *machine) nothingLeftToRun() bool {
 	created, wanted := false, false
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		_, ended := m.lastExit(c)
 		exists := ended || c.newest != nil
 		if exists && m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
@@ -135,7 +127,7 @@ func (m *machine) endSandboxes() bool {
 	}
 	for i := range m.in.Observed.Containers {
 		o := &m.in.Observed.Containers[i]
-		if c := m.slot(o.Name); c != nil && (c.class == initial || c.class == sidecar) {
+		if c := m.container(o.Name); c != nil && (c.class == initial || c.class == sidecar) {
 			m.remove(o, true, "init starts over in a new sandbox")
 			done = false
 		}
@@ -146,9 +138,9 @@ func (m *machine) endSandboxes() bool {
 // spareKilled notes that what runs in the old sandboxes is killed for no fault of its
 // own: it runs again whatever its end says, and without back-off (L3.62).
 func (m *machine) spareKilled() {
-	for i := range m.slots {
-		if c := &m.slots[i]; c.newest != nil && mayRun(c.newest) {
-			c.mem.Replace, c.mem.Crash.Granted = c.newest.ID, c.newest.ID
+	for i := range m.containers {
+		if c := &m.containers[i]; c.newest != nil && mayHaveProcess(c.newest) {
+			c.record.Replace, c.record.Crash.Granted = c.newest.ID, c.newest.ID
 		}
 	}
 }
@@ -162,12 +154,7 @@ func (m *machine) stopSandboxes(cause string) bool {
 			continue
 		}
 		done = false
-		if f := m.inFlight(opStopSandbox, s.ID); f != nil {
-			m.waitFor(f, "sandbox", s.ID)
-		} else if m.mayTry(opStopSandbox, s.ID, "sandbox", s.ID) {
-			m.begin(StopSandbox{SandboxID: s.ID}, flight{Op: opStopSandbox, Object: s.ID}, cause)
-			m.waitFor(m.inFlight(opStopSandbox, s.ID), "sandbox", s.ID)
-		}
+		m.do(StopSandbox{SandboxID: s.ID}, cause, "sandbox", s.ID)
 	}
 	return done
 }

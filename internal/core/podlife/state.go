@@ -13,7 +13,7 @@ import (
 // State it is given; a driver keeps the one that Step returns.
 //
 // All times that decide something are on the clock of Step (Input.Now): what the
-// runtime or the API server say is turned into it by machine.own when it is first
+// runtime or the API server say is turned into it by machine.stepTime when it is first
 // seen. So a wall clock that is set while the agent runs stretches no wait.
 type State struct {
 	Life       Life
@@ -21,15 +21,15 @@ type State struct {
 	Active     time.Time // the same on the clock of Step: activeDeadlineSeconds counts from here
 	InFlight   []flight  // actions begun whose outcome is not known yet
 	Retries    []retry   // back-off of actions that failed
-	Containers []memory
-	Images     []imageMemory
-	Stops      []stopping
-	Stopped    []string // sandboxes that StopSandbox ended; removed ones are forgotten
-	Replaced   string   // sandbox whose replacement was announced (L3.62)
-	Network    waiting  // the network problem already reported (L3.50 step 3)
-	Held       waiting  // why it waits for room, as it was told
-	PodIPs     []string // of the newest sandbox that had any (L7.27)
-	End        ending
+	Containers []containerRecord
+	Images     []imageRecord
+	Stops      []containerStop
+	Stopped    []string      // sandboxes that StopSandbox ended; removed ones are forgotten
+	Replaced   string        // sandbox whose replacement was announced (L3.62)
+	Network    waitingReason // the network problem already reported (L3.50 step 3)
+	Held       waitingReason // why it waits for room, as it was told
+	PodIPs     []string      // of the newest sandbox that had any (L7.27)
+	End        termination
 	RestartAll restartingAll
 	Resize     resizing
 	Resources  podResources
@@ -63,8 +63,8 @@ type flight struct {
 	Key       Key
 	Op        op
 	Object    string // container name, or the ID of a container or sandbox for stop, remove and preStop
-	Detail    string // image of a pull, type of a probe
-	Attempt   int    // of a start; generation of a resize
+	Detail    string // image of a pull, type of a probe, container ID of a postStart hook, stage of a resize
+	Attempt   int64  // of a start; generation of a resize
 	Since     time.Time
 	Cancelled bool
 }
@@ -85,30 +85,30 @@ func retryDelay(n int) time.Duration {
 	return min(time.Second<<min(n-1, 4), 10*time.Second)
 }
 
-// memory is what is remembered of one container of the spec, over all its instances.
-type memory struct {
+// containerRecord is what is remembered of one container of the spec, over all its instances.
+type containerRecord struct {
 	Name      string
-	Attempts  int     // the restart count that the next instance gets (L3.88)
-	Waiting   waiting // why the last try to start it failed (L3.96)
-	Adopted   string  // instance that ran when the agent began; its verdicts may be older (L4.42)
-	Ended     sighting
+	Attempts  int           // the restart count that the next instance gets (L3.88)
+	Waiting   waitingReason // why the last try to start it failed (L3.96)
+	Adopted   string        // instance that ran when the agent began; its verdicts may be older (L4.42)
+	Ended     observedExit
 	Crash     crashBackoff
 	Lost      bool    // the newest instance ran, and vanished
 	Pulled    string  // image id a pull brought for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
 	Resize    resizeDue
-	Probes    [3]probeMemory
+	Probes    [3]probeRecord
 }
 
-// sighting is when an instance ended, on the clock of Step.
-type sighting struct {
+// observedExit is when an instance ended, on the clock of Step.
+type observedExit struct {
 	ID string
 	At time.Time
 }
 
-// waiting is a reason for state.waiting.
-type waiting struct {
+// waitingReason is a reason for state.waiting.
+type waitingReason struct {
 	Reason, Message string
 	At              time.Time
 }
@@ -130,17 +130,17 @@ const (
 	hookFailed  hookStage = "failed" // the container is being killed
 )
 
-// imageMemory is the pull back-off of one image of the pod (L3.113).
-type imageMemory struct {
+// imageRecord is the pull back-off of one image of the pod (L3.113).
+type imageRecord struct {
 	Image  string
 	Delay  time.Duration
-	Failed time.Time // the last failed attempt
-	Told   bool      // the back-off after it was announced
-	Prior  waiting   // what failed
+	Failed time.Time     // the last failed attempt
+	Told   bool          // the back-off after it was announced
+	Prior  waitingReason // what failed
 }
 
-// ending is why and how the pod ends.
-type ending struct {
+// termination is why and how the pod ends.
+type termination struct {
 	Cause    string
 	Since    time.Time
 	Grace    time.Duration // effective grace; may only fall (L7.15)
@@ -156,14 +156,14 @@ type ending struct {
 	Deleted  bool // the API object was deleted by us
 }
 
-// memory is what is remembered of a container of this name, from now on at least.
-func (s *State) memory(name string) *memory {
+// record is what is remembered of a container of this name, from now on at least.
+func (s *State) record(name string) *containerRecord {
 	for i := range s.Containers {
 		if s.Containers[i].Name == name {
 			return &s.Containers[i]
 		}
 	}
-	s.Containers = append(s.Containers, memory{Name: name})
+	s.Containers = append(s.Containers, containerRecord{Name: name})
 	return &s.Containers[len(s.Containers)-1]
 }
 

@@ -102,8 +102,8 @@ func (m *machine) initialized(st *corev1.PodStatus) corev1.PodCondition {
 		}
 	}
 	var incomplete []string
-	for i := range m.slots {
-		o := &m.slots[i]
+	for i := range m.containers {
+		o := &m.containers[i]
 		s := oldStatus(st, o.class, o.spec.Name)
 		switch {
 		case o.class == initial && !s.Ready, o.class == sidecar && (s.Started == nil || !*s.Started):
@@ -125,8 +125,8 @@ func (m *machine) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 		return c
 	}
 	var unready []string
-	for i := range m.slots {
-		o := &m.slots[i]
+	for i := range m.containers {
+		o := &m.containers[i]
 		if o.class != regular && o.class != sidecar {
 			continue
 		}
@@ -164,8 +164,8 @@ func (m *machine) podReady(containers corev1.PodCondition) corev1.PodCondition {
 }
 
 func (m *machine) hasRestartAllRule() bool {
-	for i := range m.slots {
-		rules := m.slots[i].spec.RestartPolicyRules
+	for i := range m.containers {
+		rules := m.containers[i].spec.RestartPolicyRules
 		for j := range rules {
 			if rules[j].Action == corev1.ContainerRestartRuleActionRestartAllContainers {
 				return true

@@ -17,8 +17,8 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 		st.ContainerStatuses = make([]corev1.ContainerStatus, 0, n)
 	}
 	begun := m.regularBegunAnywhere()
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		s := m.containerStatus(c, begun)
 		switch c.class {
 		case initial, sidecar:
@@ -38,7 +38,7 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 
 // containerStatus computes one entry: the default, what is inherited, what the
 // runtime says, and what the machine waits for (L4.25–L4.35).
-func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerStatus {
+func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.ContainerStatus {
 	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image}
 	if old != nil {
@@ -79,12 +79,12 @@ func (m *machine) containerStatus(c *slot, regularBegun bool) corev1.ContainerSt
 
 // starting reports whether the newest instance of c has been made by a start that has
 // not ended: others are too slow to show that moment, and nobody expects it.
-func (m *machine) starting(c *slot) bool {
+func (m *machine) starting(c *podContainer) bool {
 	if c.newest == nil || c.newest.State != ContainerCreated {
 		return false
 	}
 	f := m.inFlight(opStart, c.spec.Name)
-	return f != nil && f.Attempt == c.newest.Attempt
+	return f != nil && int(f.Attempt) == c.newest.Attempt
 }
 
 // defaultWaiting is the state of a container that nothing is known of (L4.25, L12.12).
@@ -102,7 +102,7 @@ func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerS
 }
 
 // lostStatus is the entry of a container that the runtime does not know.
-func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBegun bool) {
+func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, regularBegun bool) {
 	if s.State.Terminated == nil {
 		s.State.Waiting = m.defaultWaiting(old)
 	}
@@ -138,7 +138,7 @@ func (m *machine) lostStatus(c *slot, s, old *corev1.ContainerStatus, regularBeg
 }
 
 // observedStatus is the entry of a container that the runtime knows (L4.28–L4.32).
-func (m *machine) observedStatus(c *slot, s, old *corev1.ContainerStatus) {
+func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus) {
 	o := c.newest
 	id := m.in.Node.RuntimeName + "://" + o.ID
 	s.ContainerID, s.ImageID = id, o.ImageRef
@@ -206,11 +206,11 @@ func (m *machine) terminated(o *Container, id string, old *corev1.ContainerStatu
 }
 
 // waitingStatus shows why a container that is due does not run (L4.35, L3.96).
-func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
+func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 	if m.s.Life != Syncing || s.State.Running != nil {
 		return
 	}
-	w := c.mem.Waiting
+	w := c.record.Waiting
 	if t := s.State.Terminated; t != nil {
 		e, ended := m.lastExit(c)
 		if !ended || c.class == ephemeral || !m.restarts(c, e) {
@@ -240,7 +240,7 @@ func (m *machine) waitingStatus(c *slot, s *corev1.ContainerStatus) {
 }
 
 // volumeMounts lists the mounts of a container; once reported they stay (L4.32).
-func (m *machine) volumeMounts(c *slot, old *corev1.ContainerStatus) []corev1.VolumeMountStatus {
+func (m *machine) volumeMounts(c *podContainer, old *corev1.ContainerStatus) []corev1.VolumeMountStatus {
 	if len(c.spec.VolumeMounts) == 0 || old != nil && len(old.VolumeMounts) == len(c.spec.VolumeMounts) {
 		if old != nil {
 			return old.VolumeMounts
@@ -313,10 +313,10 @@ const maxMessages = 12288
 
 // cutMessages shares the room for termination messages among the containers.
 func (m *machine) cutMessages(st *corev1.PodStatus) {
-	if len(m.slots) == 0 {
+	if len(m.containers) == 0 {
 		return
 	}
-	limit := maxMessages / len(m.slots)
+	limit := maxMessages / len(m.containers)
 	for _, list := range [...][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for i := range list {
 			for _, s := range [...]*corev1.ContainerState{&list[i].State, &list[i].LastTerminationState} {
@@ -332,8 +332,8 @@ func (m *machine) cutMessages(st *corev1.PodStatus) {
 
 // regularBegunAnywhere reports whether a regular container exists in any sandbox.
 func (m *machine) regularBegunAnywhere() bool {
-	for i := range m.slots {
-		if m.slots[i].class == regular && m.slots[i].newest != nil {
+	for i := range m.containers {
+		if m.containers[i].class == regular && m.containers[i].newest != nil {
 			return true
 		}
 	}

@@ -57,7 +57,7 @@ func (m *machine) ended() bool {
 		return false
 	}
 	for i := range m.in.Observed.Containers {
-		if mayRun(&m.in.Observed.Containers[i]) {
+		if mayHaveProcess(&m.in.Observed.Containers[i]) {
 			return false
 		}
 	}
@@ -69,8 +69,8 @@ func (m *machine) ended() bool {
 func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 	var pendingInit, failedInit, pendingSidecar int
 	var unknown, running, waiting, stopped, succeeded, final int
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		s := oldStatus(st, c.class, c.spec.Name)
 		switch c.class {
 		case initial:
@@ -150,7 +150,7 @@ func shownEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 }
 
 // restartsAs applies the restart rules to an end that a status shows.
-func (m *machine) restartsAs(c *slot, t *corev1.ContainerStateTerminated) bool {
+func (m *machine) restartsAs(c *podContainer, t *corev1.ContainerStateTerminated) bool {
 	e := exit{code: t.ExitCode, reason: t.Reason}
 	if actual, ok := m.lastExit(c); ok && actual.code == t.ExitCode {
 		e.id = actual.id

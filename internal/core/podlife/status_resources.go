@@ -18,7 +18,7 @@ const (
 )
 
 // setContainerResources fills the resources of a container as they are in force (L4.32, L3.127).
-func (m *machine) setContainerResources(c *slot, s, old *corev1.ContainerStatus) {
+func (m *machine) setContainerResources(c *podContainer, s, old *corev1.ContainerStatus) {
 	if c.class == ephemeral {
 		return
 	}

@@ -1,7 +1,6 @@
 package podlife
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -21,9 +20,11 @@ func Step(s State, in Input) (State, Output) {
 		m.lookForEnd()
 	}
 	if m.s.Life == Syncing {
-		if cause := m.sync(); cause != "" {
-			m.withdraw()
-			m.end(ending{Cause: cause})
+		m.leaveStopping()
+		if cause := m.nothingLeft(); cause != "" {
+			m.end(termination{Cause: cause})
+		} else {
+			m.sync()
 		}
 	}
 	if m.s.Life == Terminating {
@@ -43,15 +44,15 @@ func Step(s State, in Input) (State, Output) {
 
 // machine is one call of Step: the input, indexed, and the output being made.
 type machine struct {
-	s     State
-	in    Input
-	pod   *corev1.Pod
-	now   time.Time
-	out   Output
-	slots []slot // init containers in spec order, then regular, then ephemeral ones
+	s          State
+	in         Input
+	pod        *corev1.Pod
+	now        time.Time
+	out        Output
+	containers []podContainer // init containers in spec order, then regular, then ephemeral ones
 
-	volumes      []slot // image volumes
-	volumesAsked bool   // their images were asked for in this Step
+	volumes      []podContainer // image volumes
+	volumesAsked bool           // their images were asked for in this Step
 
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)
@@ -71,110 +72,26 @@ func (m *machine) open() {
 		m.s.StartTime = m.now.Truncate(time.Second)
 	}
 	if m.s.Active.IsZero() {
-		m.s.Active = m.own(m.s.StartTime)
+		m.s.Active = m.stepTime(m.s.StartTime)
 	}
 	m.resetting = m.s.RestartAll.Active
 	m.index()
 	m.findSandbox()
 }
 
-// own turns a wall time of somebody else into one on the clock of Step. What is
+// stepTime turns a wall time of somebody else into one on the clock of Step. What is
 // said to come later than now has come now: a clock was set back.
-func (m *machine) own(t time.Time) time.Time {
+func (m *machine) stepTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return m.now.Add(-max(m.now.Sub(t), 0))
 }
 
-// begin begins an action unless the same one is in flight.
-func (m *machine) begin(a Action, f flight, cause string) {
-	f.Key = a.Key()
-	for i := range m.s.InFlight {
-		if m.s.InFlight[i].Key == f.Key {
-			return
-		}
-	}
-	f.Since = m.now
-	m.s.InFlight = append(m.s.InFlight, f)
-	m.out.Begin = append(m.out.Begin, Begin{Action: a, Cause: cause})
-}
-
-// withdraw takes back what this Step began, before anybody saw it: the pod ends.
-func (m *machine) withdraw() {
-	for i := range m.out.Begin {
-		m.land(m.out.Begin[i].Action.Key())
-	}
-	m.out.Begin, m.out.Waits = nil, nil
-}
-
-// inFlight finds an action of this kind; object "" stands for any.
-func (m *machine) inFlight(o op, object string) *flight {
-	for i := range m.s.InFlight {
-		if f := &m.s.InFlight[i]; f.Op == o && (object == "" || f.Object == object) {
-			return f
-		}
-	}
-	return nil
-}
-
-// cancel aborts an action in flight; the abort is asked for once.
-func (m *machine) cancel(f *flight) {
-	if f != nil && !f.Cancelled {
-		f.Cancelled = true
-		m.out.Cancel = append(m.out.Cancel, f.Key)
-	}
-}
-
-// failed starts or prolongs the back-off of an action.
-func (m *machine) failed(o op, object, err string, at time.Time) {
-	r := m.retry(o, object)
-	if r == nil {
-		m.s.Retries = append(m.s.Retries, retry{Op: o, Object: object, Since: at})
-		r = &m.s.Retries[len(m.s.Retries)-1]
-	}
-	r.Fails++
-	r.Err = err
-	r.At = at.Add(retryDelay(r.Fails))
-}
-
-// succeeded ends the back-off of an action.
-func (m *machine) succeeded(o op, object string) {
-	m.s.Retries = slices.DeleteFunc(m.s.Retries, func(r retry) bool { return r.Op == o && r.Object == object })
-}
-
-func (m *machine) retry(o op, object string) *retry {
-	for i := range m.s.Retries {
-		if r := &m.s.Retries[i]; r.Op == o && r.Object == object {
-			return r
-		}
-	}
-	return nil
-}
-
-// mayTry reports whether the back-off of an action is over; if not, the pod waits for it.
-func (m *machine) mayTry(o op, object, waitFor, waitObject string) bool {
-	r := m.retry(o, object)
-	if r == nil || !m.now.Before(r.At) {
-		return true
-	}
-	m.wait(Wait{For: waitFor, Object: waitObject, Since: r.Since, Until: r.At, LastErr: r.Err})
-	return false
-}
-
 // wait notes what the pod waits for, and wakes it at the deadline.
 func (m *machine) wait(w Wait) {
 	m.out.Waits = append(m.out.Waits, w)
 	m.wake(w.Until)
-}
-
-// waitFor notes that the pod waits for an action in flight.
-func (m *machine) waitFor(f *flight, what, object string) {
-	w := Wait{For: what, Object: object, Since: f.Since}
-	if r := m.retry(f.Op, f.Object); r != nil {
-		w.LastErr = r.Err
-	}
-	m.out.Waits = append(m.out.Waits, w)
 }
 
 // wake asks for a Step at t, if that is in the future.
@@ -198,11 +115,11 @@ func (m *machine) event(kind, reason, message, fieldPath string) {
 	m.out.Events = append(m.out.Events, Event{Type: kind, Reason: reason, Message: message, FieldPath: fieldPath})
 }
 
-func (m *machine) normal(c *slot, reason, message string) {
+func (m *machine) normal(c *podContainer, reason, message string) {
 	m.event(corev1.EventTypeNormal, reason, message, c.fieldPath())
 }
 
-func (m *machine) warning(c *slot, reason, message string) {
+func (m *machine) warning(c *podContainer, reason, message string) {
 	m.event(corev1.EventTypeWarning, reason, message, c.fieldPath())
 }
 

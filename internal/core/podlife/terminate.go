@@ -12,23 +12,23 @@ func (m *machine) lookForEnd() {
 	phase := m.pod.Status.Phase
 	switch {
 	case terminal(phase):
-		m.end(ending{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message,
+		m.end(termination{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message,
 			Rejected: wasRejected(&m.pod.Status)})
 	case m.pod.DeletionTimestamp != nil:
-		m.end(ending{Cause: "the pod was deleted"})
+		m.end(termination{Cause: "the pod was deleted"})
 	case m.in.Reject != nil:
 		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
-		m.end(ending{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
+		m.end(termination{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
 			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: rejectedPrefix + m.in.Reject.Message})
 	case m.in.Stop != nil:
-		e := ending{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
+		e := termination{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
 			Stopped: true, Evicted: m.in.Stop.Reason == "Evicted"}
 		if c := m.in.Stop.Condition; c != nil {
 			e.Disrupt = c.DeepCopy()
 		}
 		m.end(e)
 	case m.in.Gone:
-		m.end(ending{Cause: "the pod left its source"})
+		m.end(termination{Cause: "the pod left its source"})
 	default:
 		m.lookForDeadline()
 	}
@@ -56,11 +56,11 @@ func (m *machine) lookForDeadline() {
 	}
 	const message = "Pod was active on the node longer than the specified deadline"
 	m.event(corev1.EventTypeNormal, "DeadlineExceeded", message, "")
-	m.end(ending{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: message})
+	m.end(termination{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: message})
 }
 
 // end makes the pod Terminating. Life never goes back.
-func (m *machine) end(e ending) {
+func (m *machine) end(e termination) {
 	e.Since = m.now
 	if e.Grace == 0 {
 		e.Grace = m.effectiveGrace()
@@ -136,19 +136,9 @@ func (m *machine) cleanUp() {
 	o := &m.in.Observed
 	deleting := m.pod.DeletionTimestamp != nil
 	if o.Volumes.Present {
-		if f := m.inFlight(opRemoveVolumes, ""); f != nil {
-			m.waitFor(f, "volumes", "")
-		} else if m.mayTry(opRemoveVolumes, "", "volumes", "") {
-			m.begin(RemoveVolumes{}, flight{Op: opRemoveVolumes}, "all containers have ended")
-			m.waitFor(m.inFlight(opRemoveVolumes, ""), "volumes", "")
-		}
+		m.do(RemoveVolumes{}, "all containers have ended", "volumes", "")
 	} else if deleting && !m.in.Gone && !m.s.End.Deleted && !m.isMirror() {
-		if f := m.inFlight(opDeletePod, ""); f != nil {
-			m.waitFor(f, "API", "")
-		} else if m.mayTry(opDeletePod, "", "API", "") {
-			m.begin(DeletePod{}, flight{Op: opDeletePod}, "nothing of the pod is left on the node")
-			m.waitFor(m.inFlight(opDeletePod, ""), "API", "")
-		}
+		m.do(DeletePod{}, "nothing of the pod is left on the node", "API", "")
 	}
 	switch {
 	case deleting || m.in.Gone:
@@ -173,9 +163,7 @@ func (m *machine) removeSandboxes() {
 	o := &m.in.Observed
 	for i := range o.Sandboxes {
 		s := &o.Sandboxes[i]
-		if m.inFlight(opRemoveSandbox, s.ID) == nil && m.mayTry(opRemoveSandbox, s.ID, "sandbox", s.ID) {
-			m.begin(RemoveSandbox{SandboxID: s.ID}, flight{Op: opRemoveSandbox, Object: s.ID}, "the pod was deleted")
-		}
+		m.try(RemoveSandbox{SandboxID: s.ID}, "the pod was deleted", "sandbox", s.ID)
 	}
 	if len(o.Sandboxes) == 0 {
 		for i := range o.Containers {

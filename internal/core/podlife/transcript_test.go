@@ -464,7 +464,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 	case StopContainer:
 		code, _ := strconv.Atoi(value(d, "code"))
 		for i := range obs.Containers {
-			if c := &obs.Containers[i]; c.ID == a.ContainerID && mayRun(c) {
+			if c := &obs.Containers[i]; c.ID == a.ContainerID && mayHaveProcess(c) {
 				w.exit(c, int32(code), "")
 			}
 		}

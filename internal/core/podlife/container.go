@@ -31,11 +31,11 @@ const (
 	volume                 // no container: an image volume, of which only the image matters (L3.115)
 )
 
-// slot is one container of the spec with everything known about it.
-type slot struct {
+// podContainer is one container of the spec with everything known about it.
+type podContainer struct {
 	spec     *corev1.Container
 	class    class
-	mem      *memory
+	record   *containerRecord
 	newest   *Container // newest instance, whatever its sandbox
 	previous *Container // the one before
 }
@@ -49,7 +49,7 @@ type exit struct {
 }
 
 // fieldPath is the involvedObject.fieldPath of the container's events (L3.95).
-func (c *slot) fieldPath() string {
+func (c *podContainer) fieldPath() string {
 	switch c.class {
 	case initial, sidecar:
 		return "spec.initContainers{" + c.spec.Name + "}"
@@ -62,74 +62,74 @@ func (c *slot) fieldPath() string {
 	}
 }
 
-func (c *slot) running() bool { return c.newest != nil && c.newest.State == ContainerRunning }
+func (c *podContainer) running() bool { return c.newest != nil && c.newest.State == ContainerRunning }
 
 // index finds the instances and the memory of every container of the spec.
 func (m *machine) index() {
 	spec := &m.pod.Spec
-	m.slots = make([]slot, 0, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
+	m.containers = make([]podContainer, 0, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
 	for i := range spec.InitContainers {
 		k := initial
 		if p := spec.InitContainers[i].RestartPolicy; p != nil && *p == corev1.ContainerRestartPolicyAlways {
 			k = sidecar
 		}
-		m.slots = append(m.slots, slot{spec: &spec.InitContainers[i], class: k})
+		m.containers = append(m.containers, podContainer{spec: &spec.InitContainers[i], class: k})
 	}
 	for i := range spec.Containers {
-		m.slots = append(m.slots, slot{spec: &spec.Containers[i], class: regular})
+		m.containers = append(m.containers, podContainer{spec: &spec.Containers[i], class: regular})
 	}
 	for i := range spec.EphemeralContainers {
 		c := (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)
-		m.slots = append(m.slots, slot{spec: c, class: ephemeral})
+		m.containers = append(m.containers, podContainer{spec: c, class: ephemeral})
 	}
 	m.volumes = imageVolumes(spec)
-	for _, list := range [...][]slot{m.slots, m.volumes} {
+	for _, list := range [...][]podContainer{m.containers, m.volumes} {
 		for i := range list {
-			m.s.memory(list[i].spec.Name)
+			m.s.record(list[i].spec.Name)
 		}
 	}
 	// The memory does not move from here on: every container has its place.
-	for _, list := range [...][]slot{m.slots, m.volumes} {
+	for _, list := range [...][]podContainer{m.containers, m.volumes} {
 		for i := range list {
 			for j := range m.s.Containers {
 				if m.s.Containers[j].Name == list[i].spec.Name {
-					list[i].mem = &m.s.Containers[j]
+					list[i].record = &m.s.Containers[j]
 				}
 			}
 		}
 	}
-	for i := range m.slots {
-		c := &m.slots[i]
+	for i := range m.containers {
+		c := &m.containers[i]
 		for j := range m.in.Observed.Containers {
 			if o := &m.in.Observed.Containers[j]; o.Name == c.spec.Name {
 				c.previous, c.newest = c.newest, o
-				c.mem.Attempts = max(c.mem.Attempts, o.Attempt+1)
+				c.record.Attempts = max(c.record.Attempts, o.Attempt+1)
 			}
 		}
-		c.mem.Lost = c.mem.Lost && c.newest == nil
+		c.record.Lost = c.record.Lost && c.newest == nil
 		if c.newest == nil {
 			for _, l := range m.in.Observed.Logs {
 				if l.Container == c.spec.Name {
-					c.mem.Attempts = max(c.mem.Attempts, l.Attempt+1) // L3.88
+					c.record.Attempts = max(c.record.Attempts, l.Attempt+1) // L3.88
 				}
 			}
 			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil {
-				c.mem.Lost = c.mem.Lost || old.State.Running != nil
+				c.record.Lost = c.record.Lost || old.State.Running != nil
 				used := 0
 				if old.ContainerID != "" {
 					used = 1 // the count of the instance that is lost
 				}
-				c.mem.Attempts = max(c.mem.Attempts, int(old.RestartCount)+used)
+				c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)
 			}
 		}
 	}
 }
 
-// slot finds a container, or an image volume by its volumeSlot name.
-func (m *machine) slot(name string) *slot {
-	for i := range m.slots {
-		if m.slots[i].spec.Name == name {
-			return &m.slots[i]
+// container finds a container, or an image volume by its volumeName name.
+func (m *machine) container(name string) *podContainer {
+	for i := range m.containers {
+		if m.containers[i].spec.Name == name {
+			return &m.containers[i]
 		}
 	}
 	for i := range m.volumes {
@@ -151,7 +151,7 @@ func (m *machine) instance(id string) *Container {
 }
 
 // here returns the newest instance of c if it belongs to the sandbox in use.
-func (m *machine) here(c *slot) *Container {
+func (m *machine) here(c *podContainer) *Container {
 	if c.newest != nil && m.sandbox != nil && c.newest.SandboxID == m.sandbox.ID {
 		return c.newest
 	}
@@ -160,7 +160,7 @@ func (m *machine) here(c *slot) *Container {
 
 // lastExit says how the last instance of c ended; false when it has not ended
 // or there has never been one. An instance that vanished counts as killed (L7.73).
-func (m *machine) lastExit(c *slot) (exit, bool) {
+func (m *machine) lastExit(c *podContainer) (exit, bool) {
 	if c.newest != nil {
 		if c.newest.State != ContainerExited {
 			return exit{}, false
@@ -177,7 +177,7 @@ func (m *machine) lastExit(c *slot) (exit, bool) {
 		return exit{id: old.ContainerID, code: unknownExitCode, reason: reasonStatusUnknown}, true
 	case t == nil && old.State.Waiting != nil:
 		t = old.LastTerminationState.Terminated
-		if c.mem.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the one before
+		if c.record.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the one before
 			return exit{code: unknownExitCode, reason: reasonStatusUnknown}, true
 		}
 	}

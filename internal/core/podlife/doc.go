@@ -1,0 +1,95 @@
+// Package podlife decides what must happen to one pod.
+//
+// It is one pure function, Step, and the State that it hands from one call to the next.
+// It reads no clock, does no I/O, starts no goroutine, keeps no package variable, and
+// ranges over no map. The node agent (internal/node/pods) and the simulator
+// (internal/sim) drive it in the same way. Step must never learn how an action is done; a
+// driver must never decide whether to do one.
+//
+// # The loop of a driver
+//
+// A driver owns one State for each pod and calls Step from one goroutine at a time:
+//
+//	state := podlife.Recover(pod, observed) // once, when the agent starts to look after the pod
+//	for {
+//		in := podlife.Input{
+//			Now: time.Now(), Pod: newest version, Node: facts of the machine,
+//			Observed: the runtime as a whole, Done: outcomes since the last call, Probes: likewise,
+//		}
+//		var out podlife.Output
+//		state, out = podlife.Step(state, in)
+//		publish(out.Status)          // first: DeletePod relies on it
+//		record(out.Events)           // each once
+//		for key := range out.Cancel  { cancel(key) }
+//		for a := range out.Begin     { go do(a) } // ends in an Outcome, or in a ProbeResult
+//		if out.Life == podlife.Finished { forget the pod }
+//		wait for: another version of the pod, an outcome, an event of the runtime,
+//			the time out.Wake, and a new picture by out.Look
+//	}
+//
+// A driver keeps five promises:
+//
+//  1. Every action that was begun reports exactly one Outcome (a probe that ran, one
+//     ProbeResult), also one that was cancelled.
+//  2. Observed is never older than the newest outcome in the same Input: look at the
+//     runtime after an action ended, and before its end is reported.
+//  3. Actions are carried out with Output.Allocated of the Step that began them, not with
+//     the newest spec: a resize may not be granted yet.
+//  4. Now never runs backwards. Its monotonic reading counts; wall times of others are
+//     turned into it when they are first seen (machine.stepTime).
+//  5. A call that comes late, twice, or without any news is harmless.
+//
+// After the agent ended, State is gone. Recover makes a new one from what is left: the
+// status in the API server, and the runtime. An action may then run again, and none is
+// lost.
+//
+// # The phases of a pod
+//
+// Life says what a pod is about, and never goes back:
+//
+//	Syncing      work towards the spec                                sync
+//	   │  delete, Stop, Reject, deadline, terminal phase (lookForEnd)
+//	   │  nothing runs any more and nothing will       (nothingLeft)
+//	   ▼
+//	Terminating  abort what is in flight, stop containers, sandboxes  terminate
+//	   │  all sandboxes are stopped
+//	   ▼
+//	Terminated   remove volumes, then containers and the API object   cleanUp
+//	   │  the object is gone, and so is everything else
+//	   ▼
+//	Finished     the driver may forget the pod
+//
+// # One Step
+//
+// Step makes its own copy of the State, a machine, and goes through this once:
+//
+//	open              index containers, find the sandbox in use
+//	compareResources  does the spec want other resources than granted?
+//	absorb            outcomes first, then probe results: what they change in the State
+//	lookForEnd        somebody wants the pod to end; nothingLeft: nobody does, and it is over
+//	sync | terminate | cleanUp, by Life
+//	runProbes         the probes that are due
+//	collectGarbage    dead containers and sandboxes that nobody can ask for
+//	status            what to publish, made from all of it
+//
+// That the pod ends is decided before anything is begun for it. Questions (due, over,
+// crashWait, imageBackoff, resting, …) change nothing; what changes the State or the
+// Output says so by its name (tell…, note…, grant…, forget…, absorb…, do, try).
+//
+// In Syncing, each container goes its own way, and each step of it is one question in
+// start: is it due, does it rest after a crash or a failed start, is its image here, is it
+// its turn? The first no ends the look, and says in Output.Waits what ends the wait.
+//
+// # Actions
+//
+// An action has a Key, its name for the driver and for the timeline. do begins it, unless
+// one of its kind and object is in flight (State.InFlight) or rests after a failure
+// (State.Retries): 1, 2, 4, 8, then every 10 seconds. Cancel asks for the end of one that
+// is not wanted any more; its Outcome says Aborted then, or how it ended before.
+//
+// # Time
+//
+// Step never waits. What comes later is Output.Wake (call again), Output.Look (the picture
+// is too old then, because images come without a word), or an event. An Output with
+// neither a Wait nor a Wake says that nothing will happen until somebody changes something.
+package podlife
