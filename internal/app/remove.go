@@ -21,7 +21,7 @@ import (
 	"carob/internal/network/unserved"
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
-	"carob/internal/runtime/native"
+	"carob/internal/runtime/native/cgroups"
 )
 
 // podUIDLabel is on every sandbox that a node agent makes (L3.164).
@@ -65,7 +65,7 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	}
 	errs = append(errs, unserved.Remove(servicesTable(in)))
 	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {
-		errs = append(errs, native.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
+		errs = append(errs, cgroups.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
 	}
 	errs = append(errs, removeCgroups("/proc/self/mountinfo", in.CgroupRoot))
 	if in.PodLogDir != filepath.Join(in.DataDir, "log", "pods") {

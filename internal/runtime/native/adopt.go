@@ -64,7 +64,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			if c.rec.Cgroup == "" {
 				c.rec.Cgroup = r.cfg.CgroupRoot + "/" + id
 			}
-			r.groups.killAll(c.rec.Cgroup)
+			r.groups.KillAll(c.rec.Cgroup)
 			r.discardContainer(ctx, c)
 			continue
 		}
@@ -161,7 +161,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor, 
 		// We died between its start and the record of it, and its monitor, of an earlier release or
 		// without an answer, doesn't tell whether the process began: a start that failed.
 		close(c.started)
-		r.groups.killAll(c.rec.Cgroup)
+		r.groups.KillAll(c.rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), startErrorExit, "StartError"
 			rec.Message = "the runtime was restarted while the container started"
@@ -171,7 +171,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor, 
 	default:
 		close(c.started)
 		if !ended {
-			r.groups.killAll(c.rec.Cgroup)
+			r.groups.KillAll(c.rec.Cgroup)
 			r.finish(c, func(rec *containerRecord) {
 				rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), unknownExit, "Unknown"
 			})
@@ -186,7 +186,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor, 
 // or whose helper ended before the process began: it can be started.
 func (r *Runtime) adoptCreated(c *container) {
 	c.rec.LaunchedAt, c.rec.User = 0, nil
-	if err := r.groups.end(c.rec.Cgroup); err != nil {
+	if err := r.groups.End(c.rec.Cgroup); err != nil {
 		klog.Background().Error(err, "Cgroup of a created container stays for now", "container", c.rec.ID)
 	}
 }

@@ -134,7 +134,7 @@ func podCycle(w *world, t *stepTable, name string) error {
 		t.add(s.name, time.Since(at))
 	}
 	// The pod's own cgroup is the agent's to remove.
-	return w.r.groups.remove(w.cfg.CgroupRoot + "/" + name)
+	return w.r.groups.Remove(w.cfg.CgroupRoot + "/" + name)
 }
 
 func (t *stepTable) add(name string, d time.Duration) {

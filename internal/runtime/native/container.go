@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // container is one instance of a container.
@@ -161,12 +163,12 @@ func (r *Runtime) cgroupOf(s *sandbox, id string) (string, error) {
 	parent := s.config.GetLinux().GetCgroupParent()
 	switch {
 	case parent == "":
-		if r.scopes != nil {
+		if r.systemd != nil {
 			return "/system.slice/" + r.scope(id), nil
 		}
 		return r.cfg.CgroupRoot + "/" + id, nil
-	case r.scopes != nil || strings.HasSuffix(parent, ".slice") && !strings.Contains(strings.Trim(parent, "/"), "/"):
-		path, err := expandSlice(filepath.Base(parent))
+	case r.systemd != nil || strings.HasSuffix(parent, ".slice") && !strings.Contains(strings.Trim(parent, "/"), "/"):
+		path, err := cgroups.SlicePath(filepath.Base(parent))
 		if err != nil {
 			return "", fmt.Errorf("cgroup_parent: %w", err)
 		}
@@ -371,7 +373,7 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 		}
 	}
 	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.groups.end(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.groups.End(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
@@ -391,7 +393,7 @@ func (c *container) resources() *cri.LinuxContainerResources {
 func (r *Runtime) exited(c *container, e exitFile) {
 	<-c.started // a process may end before Start is through
 	if !c.ownsPIDs() {
-		r.groups.killAll(c.rec.Cgroup)
+		r.groups.KillAll(c.rec.Cgroup)
 	}
 	r.finish(c, func(rec *containerRecord) {
 		rec.FinishedAt, rec.ExitCode = e.at, e.code
@@ -412,7 +414,7 @@ func (r *Runtime) finish(c *container, set func(*containerRecord)) {
 	c.finished.Do(func() {
 		// The agent removes the pod's cgroup as soon as it sees the end. What the
 		// container's first process left behind ends with it.
-		if err := r.groups.end(c.rec.Cgroup); err != nil {
+		if err := r.groups.End(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
 		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail

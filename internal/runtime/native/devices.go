@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // device is a node in a container's /dev.
@@ -21,13 +23,6 @@ type device struct {
 	access       string // of "rwm"
 }
 
-// deviceRule lets a container's cgroup use devices; -1 is any number.
-type deviceRule struct {
-	kind         byte // 'a', 'b', 'c'
-	major, minor int64
-	access       string
-}
-
 // defaultDevices are the nodes every container has.
 var defaultDevices = []device{
 	{path: "/dev/null", host: "/dev/null", mode: unix.S_IFCHR | 0o666, major: 1, minor: 3},
@@ -38,25 +33,18 @@ var defaultDevices = []device{
 	{path: "/dev/tty", host: "/dev/tty", mode: unix.S_IFCHR | 0o666, major: 5, minor: 0},
 }
 
-// defaultRules: any node may be made, these may be used.
-var defaultRules = []deviceRule{
-	{'c', -1, -1, "m"}, {'b', -1, -1, "m"},
-	{'c', 1, 3, "rwm"}, {'c', 1, 5, "rwm"}, {'c', 1, 7, "rwm"}, {'c', 1, 8, "rwm"}, {'c', 1, 9, "rwm"},
-	{'c', 5, 0, "rwm"}, {'c', 5, 2, "rwm"}, {'c', 136, -1, "rwm"},
-}
-
 // rulesOf are the rules for a container's devices.
-func rulesOf(devices []device, privileged bool) []deviceRule {
+func rulesOf(devices []device, privileged bool) []cgroups.DeviceRule {
 	if privileged {
-		return []deviceRule{{'a', -1, -1, "rwm"}}
+		return cgroups.AllDevices
 	}
-	rules := defaultRules
+	rules := cgroups.DefaultDevices
 	for _, d := range devices {
 		kind := byte('c')
 		if d.mode&unix.S_IFMT == unix.S_IFBLK {
 			kind = 'b'
 		}
-		rules = append(slices.Clip(rules), deviceRule{kind, int64(d.major), int64(d.minor), d.access})
+		rules = append(slices.Clip(rules), cgroups.DeviceRule{Kind: kind, Major: int64(d.major), Minor: int64(d.minor), Access: d.access})
 	}
 	return rules
 }
@@ -129,37 +117,4 @@ func devicesBelow(dir, target, access string) ([]device, error) {
 		}
 	}
 	return out, nil
-}
-
-// limitDevices makes rules the only devices the group may use.
-func (c *cgroups) limitDevices(group string, rules []deviceRule) error {
-	if c.v2 {
-		return attachDeviceFilter(c.tree[0].mount+group, rules)
-	}
-	dir := c.of("devices", group)
-	if dir == "" {
-		return nil
-	}
-	if len(rules) == 1 && rules[0].kind == 'a' {
-		return put(dir+"/devices.allow", "a")
-	}
-	if err := put(dir+"/devices.deny", "a"); err != nil {
-		return err
-	}
-	for _, r := range rules {
-		if err := put(dir+"/devices.allow", r.String()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r deviceRule) String() string {
-	n := func(v int64) string {
-		if v < 0 {
-			return "*"
-		}
-		return fmt.Sprint(v)
-	}
-	return fmt.Sprintf("%c %s:%s %s", r.kind, n(r.major), n(r.minor), r.access)
 }

@@ -119,8 +119,8 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if x.helper, err = r.programs.theHelper(); err != nil {
 		return 0, err
 	}
-	place := r.groups.entry(pl.cgroup)
-	if x.cgroup, err = place.open(); err != nil {
+	place := r.groups.Entry(pl.cgroup)
+	if x.cgroup, err = place.Open(); err != nil {
 		return 0, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
 	defer x.cgroup.Close() // nil on version 1, which Close takes

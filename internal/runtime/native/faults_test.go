@@ -111,7 +111,7 @@ func (w *world) lifeCalls(name string, tries int) error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	return w.r.groups.remove(w.cfg.CgroupRoot + "/" + name)
+	return w.r.groups.Remove(w.cfg.CgroupRoot + "/" + name)
 }
 
 // TestFailureAtEveryStep: whatever step fails, the call tells, made again it
@@ -391,7 +391,7 @@ func (w *world) truthful(when, keep string) {
 			t.Fatal(err)
 		}
 		st := x.status()
-		live := w.r.groups.pids(x.rec.Cgroup)
+		live := w.r.groups.PIDs(x.rec.Cgroup)
 		ready := x.sandbox.line() != nil
 		switch st.State {
 		case cri.ContainerState_CONTAINER_CREATED:
@@ -458,7 +458,7 @@ func (w *world) only(when, sb, id string) {
 			}
 		}
 	}
-	w.eventually(when+": one monitor is left", func() bool { return len(w.r.groups.pids(w.r.monitors)) == 1 })
+	w.eventually(when+": one monitor is left", func() bool { return len(w.r.groups.PIDs(w.r.monitors)) == 1 })
 }
 
 // TestMonitorKilledAtEveryStep: the pod's monitor dies at each step. The pod is
@@ -468,7 +468,7 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 	w, arm := brokenWorld(t)
 	for _, s := range Steps {
 		b := &breaker{at: s, do: func(string) error {
-			for _, pid := range w.r.groups.pids(w.r.monitors) {
+			for _, pid := range w.r.groups.PIDs(w.r.monitors) {
 				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 			}
 			return nil
@@ -492,7 +492,7 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err), func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
 			for _, c := range w.r.containersOf(p.Id) {
 				w.eventually(fmt.Sprintf("%s: no container runs in a sandbox that is not ready", s), func() bool {
-					return c.status().State != cri.ContainerState_CONTAINER_RUNNING && len(w.r.groups.pids(c.rec.Cgroup)) == 0
+					return c.status().State != cri.ContainerState_CONTAINER_RUNNING && len(w.r.groups.PIDs(c.rec.Cgroup)) == 0
 				})
 			}
 		}
@@ -548,7 +548,7 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 			if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 				t.Errorf("helper %s at operation %d: %v", how, at, err)
 			}
-			if exists(w.r.groups.tree[0].mount + c.rec.Cgroup) {
+			if exists(w.r.groups.Tree[0].Mount + c.rec.Cgroup) {
 				t.Errorf("helper %s at operation %d: its cgroup stays", how, at)
 			}
 		}

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,7 +280,7 @@ func buildOldMonitor(t *testing.T, dir string) {
 // hold, today's runtime never does.
 func oldSysctls(sysctls map[string]string) (string, error) {
 	var b strings.Builder
-	for _, name := range sortedKeys(sysctls) {
+	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		b.WriteString("/proc/sys/" + name + "\x00" + sysctls[name] + "\x00")
 	}
 	return b.String(), nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -242,7 +243,7 @@ func (w *world) close() {
 	if err := w.r.Close(); err != nil {
 		w.tb.Error(err)
 	}
-	if err := w.r.groups.whole().remove(w.cfg.CgroupRoot); err != nil {
+	if err := w.r.groups.Whole().Remove(w.cfg.CgroupRoot); err != nil {
 		w.tb.Error(err)
 	}
 }
@@ -378,4 +379,11 @@ func (w *world) output(sb string, sbc *cri.PodSandboxConfig, name, script string
 
 func (w *world) exec(id string, cmd ...string) (*cri.ExecSyncResponse, error) {
 	return w.r.ExecSync(context.Background(), &cri.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: 20})
+}
+
+// numberIn is the number that a file of the kernel holds; 0 without one.
+func numberIn(path string) int64 {
+	b, _ := os.ReadFile(path)
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n
 }

@@ -41,3 +41,8 @@ func boundingSet() uint64 {
 	}
 	return set
 }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // TestMain makes this binary the attacker when a test mounts it into a container
@@ -574,14 +576,14 @@ func TestForkBomb(t *testing.T) {
 	sb, sbc := w.sandbox("bomb")
 	const most = 24
 	group := w.cfg.CgroupRoot + "/bomb"
-	if err := w.r.groups.make(group); err != nil {
+	if err := w.r.groups.Make(group); err != nil {
 		t.Fatal(err)
 	}
-	dir := w.r.groups.of("pids", group)
+	dir := w.r.groups.Of("pids", group)
 	if dir == "" {
 		t.Skip("no pids controller")
 	}
-	if err := put(dir+"/pids.max", fmt.Sprint(most)); err != nil {
+	if err := os.WriteFile(dir+"/pids.max", fmt.Append(nil, most), 0); err != nil {
 		t.Fatal(err)
 	}
 	var peak, outside atomic.Int64
@@ -590,8 +592,8 @@ func TestForkBomb(t *testing.T) {
 	go func() {
 		defer close(watched)
 		for ctx.Err() == nil {
-			peak.Store(max(peak.Load(), int64(number(dir+"/pids.current"))))
-			outside.Store(max(outside.Load(), int64(len(pidsBelow(w.r.groups.tree[0].mount+w.r.monitors)))))
+			peak.Store(max(peak.Load(), numberIn(dir+"/pids.current")))
+			outside.Store(max(outside.Load(), int64(len(cgroups.PIDsBelow(w.r.groups.Tree[0].Mount+w.r.monitors)))))
 			time.Sleep(time.Millisecond)
 		}
 	}()
@@ -613,7 +615,7 @@ func TestForkBomb(t *testing.T) {
 	if n := outside.Load(); n > 2 { // the monitor, and a helper before its first operation
 		t.Errorf("%d processes in the monitors' cgroup", n)
 	}
-	if left := pidsBelow(dir); len(left) > 0 {
+	if left := cgroups.PIDsBelow(dir); len(left) > 0 {
 		t.Errorf("processes left: %v", left)
 	}
 }
@@ -660,7 +662,7 @@ func TestSysctlWithNUL(t *testing.T) {
 		"a link":                        {flags: flagBytes << 1, s: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
 		"another mount":                 {flags: flagBytes << 1, s: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
 	} {
-		m, err := w.r.programs.startMonitor(w.r.groups.whole().entry(w.r.monitors))
+		m, err := w.r.programs.startMonitor(w.r.groups.Whole().Entry(w.r.monitors))
 		if err != nil {
 			t.Fatal(err)
 		}

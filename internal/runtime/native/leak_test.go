@@ -137,8 +137,8 @@ func (w *world) emptied() {
 	if len(w.r.names) > 0 {
 		t.Errorf("names stay reserved: %v", w.r.names)
 	}
-	for _, h := range w.r.groups.tree {
-		_ = filepath.WalkDir(h.mount+w.cfg.CgroupRoot, func(path string, d fs.DirEntry, err error) error {
+	for _, h := range w.r.groups.Tree {
+		_ = filepath.WalkDir(h.Mount+w.cfg.CgroupRoot, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && len(d.Name()) == 64 {
 				t.Errorf("cgroup %s stays", path)
 			}
@@ -147,7 +147,7 @@ func (w *world) emptied() {
 	}
 	var pids []int
 	for range 400 { // the last one was told to go a moment ago
-		if pids = w.r.groups.pids(w.cfg.CgroupRoot); len(pids) == 0 {
+		if pids = w.r.groups.PIDs(w.cfg.CgroupRoot); len(pids) == 0 {
 			return
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -68,7 +68,7 @@ func TestContainerLife(t *testing.T) {
 			t.Errorf("%s still holds %v", dir, names)
 		}
 	}
-	if group := w.r.groups.of("memory", w.cfg.CgroupRoot+"/life/"+id); exists(group) {
+	if group := w.r.groups.Of("memory", w.cfg.CgroupRoot+"/life/"+id); exists(group) {
 		t.Errorf("%s is still there", group)
 	}
 }
@@ -309,7 +309,7 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	if st := w.wait(one); st.ExitCode != 137 {
 		t.Errorf("code %d", st.ExitCode)
 	}
-	if pids := w.r.groups.pids(w.cfg.CgroupRoot + "/share"); len(pids) != 0 {
+	if pids := w.r.groups.PIDs(w.cfg.CgroupRoot + "/share"); len(pids) != 0 {
 		t.Errorf("processes %v outlive their container", pids)
 	}
 	// A debug container joins the namespace of its target.
@@ -482,9 +482,9 @@ func TestListsAndStats(t *testing.T) {
 	if r := cs.Status.Resources.Linux; r.MemoryLimitInBytes != 64<<20 || r.CpuShares != 512 {
 		t.Errorf("resources %v", r)
 	}
-	u := w.r.groups.measure(w.cfg.CgroupRoot + "/a/" + one)
-	if u.limit != 64<<20 {
-		t.Errorf("limit %d", u.limit)
+	u := w.r.groups.Measure(w.cfg.CgroupRoot + "/a/" + one)
+	if u.Limit != 64<<20 {
+		t.Errorf("limit %d", u.Limit)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // metric is one figure of a container or pod, named as cAdvisor names it, so that
@@ -62,16 +64,16 @@ func (f *figures) add(m metric, v uint64, extra ...string) {
 	})
 }
 
-func (f *figures) addUsage(u *usage) {
-	f.add(cpuSeconds, u.cpu/nanosPerSeconds)
-	f.add(memoryUsage, u.memory)
-	f.add(memoryWorking, u.workingSet())
-	f.add(memoryRSS, u.rss)
-	f.add(memorySwap, u.swap)
-	f.add(memoryFailures, u.faults, "pgfault")
-	f.add(memoryFailures, u.majorFaults, "pgmajfault")
-	f.add(memoryLimit, u.limit)
-	f.add(processes, u.pids)
+func (f *figures) addUsage(u *cgroups.Usage) {
+	f.add(cpuSeconds, u.CPU/nanosPerSeconds)
+	f.add(memoryUsage, u.Memory)
+	f.add(memoryWorking, u.WorkingSet())
+	f.add(memoryRSS, u.RSS)
+	f.add(memorySwap, u.Swap)
+	f.add(memoryFailures, u.Faults, "pgfault")
+	f.add(memoryFailures, u.MajorFaults, "pgmajfault")
+	f.add(memoryLimit, u.Limit)
+	f.add(processes, u.PIDs)
 }
 
 // ListPodSandboxMetrics measures the pods whose sandbox is ready, now.
@@ -90,7 +92,7 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 	group := r.podCgroup(s)
 	pod := figures{labels: []string{"", group, "", s.rec.ID, m.GetNamespace(), m.GetName()}}
 	if group != "" {
-		u := r.groups.measure(group)
+		u := r.groups.Measure(group)
 		pod.addUsage(&u)
 	}
 	if !s.hostNetwork() {
@@ -112,7 +114,7 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 		}
 		rec := c.record()
 		f := figures{labels: []string{c.config.GetMetadata().GetName(), rec.Cgroup, rec.ImageName, rec.ID, m.GetNamespace(), m.GetName()}}
-		u := r.groups.measure(rec.Cgroup)
+		u := r.groups.Measure(rec.Cgroup)
 		f.addUsage(&u)
 		f.add(startSeconds, uint64(rec.StartedAt)/nanosPerSeconds)
 		if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
@@ -132,5 +134,5 @@ func (r *Runtime) podCgroup(s *sandbox) string {
 	if err != nil {
 		return ""
 	}
-	return parentGroup(group)
+	return cgroups.Parent(group)
 }

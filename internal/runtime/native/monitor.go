@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // Messages of csrc/monitor.c.
@@ -91,7 +95,7 @@ type monitor struct {
 
 // startMonitor starts a monitor that belongs to no pod yet. It enters the given
 // cgroups and ends with this process until setup.
-func (p *programs) startMonitor(place entry) (*monitor, error) {
+func (p *programs) startMonitor(place cgroups.Entry) (*monitor, error) {
 	program, err := p.theMonitor()
 	if err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
@@ -107,12 +111,12 @@ func (p *programs) startMonitor(place entry) (*monitor, error) {
 	cmd := &exec.Cmd{
 		Path:        fmt.Sprintf("/proc/self/fd/%d", rawFD(program)),
 		Args:        []string{"carob-monitor"},
-		Env:         append([]string{}, place.tasks...), // nil would be our environment
+		Env:         append([]string{}, place.Tasks...), // nil would be our environment
 		Dir:         "/",
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	group, err := place.open()
+	group, err := place.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening the cgroup of monitors: %w", err)
 	}
@@ -319,7 +323,7 @@ type podSetup struct {
 // of the first release speaks to it as that release did.
 var encodeSysctls = func(sysctls map[string]string) (string, error) {
 	var list []string
-	for _, name := range sortedKeys(sysctls) {
+	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		list = append(list, name, sysctls[name])
 	}
 	return packed(list)

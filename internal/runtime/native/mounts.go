@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"sort"
@@ -286,12 +287,12 @@ func mountsAt(list []*cri.Mount, target string) bool {
 // openCgroupView opens the container's own cgroups (version 1).
 func (pl *containerPlan) openCgroupView(p *program) map[string]int {
 	views := map[string]int{}
-	if pl.groups.v2 || mountsAt(pl.config.Mounts, "/sys/fs/cgroup") {
+	if pl.groups.V2 || mountsAt(pl.config.Mounts, "/sys/fs/cgroup") {
 		return views
 	}
-	for i := range pl.groups.tree {
-		h := &pl.groups.tree[i]
-		views[h.name] = p.tree(h.mount+pl.cgroup, false)
+	for i := range pl.groups.Tree {
+		h := &pl.groups.Tree[i]
+		views[h.Name] = p.tree(h.Mount+pl.cgroup, false)
 	}
 	return views
 }
@@ -344,11 +345,11 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	p.mount("sysfs", "sysfs", "/sys", "", stdFlags|ro)
 	switch {
 	case mountsAt(mounts, "/sys/fs/cgroup"):
-	case pl.groups.v2:
+	case pl.groups.V2:
 		p.mount("cgroup", "cgroup2", "/sys/fs/cgroup", "", stdFlags|unix.MS_RELATIME|ro)
 	default:
 		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
-		for _, name := range sortedKeys(views) {
+		for _, name := range slices.Sorted(maps.Keys(views)) {
 			p.attr(views[name], attrSafe|attr, unix.MS_PRIVATE, false, noUserNS)
 			p.attach(views[name], "/sys/fs/cgroup/"+name, procNever)
 			for c := range strings.SplitSeq(name, ",") {

@@ -21,7 +21,7 @@ func memory16(c *cri.ContainerConfig) {
 
 func needMemory(t *testing.T, w *world) {
 	t.Helper()
-	if w.r.groups.of("memory", "/") == "" {
+	if w.r.groups.Of("memory", "/") == "" {
 		t.Skip("no memory controller")
 	}
 }
@@ -76,10 +76,10 @@ func TestPodLimit(t *testing.T) {
 			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
 			sb, sbc := w.sandbox(c.name)
 			group := sbc.Linux.CgroupParent
-			if err := w.r.groups.make(group); err != nil {
+			if err := w.r.groups.Make(group); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.r.groups.apply(group, &cri.LinuxContainerResources{MemoryLimitInBytes: c.bytes, MemorySwapLimitInBytes: c.bytes}); err != nil {
+			if err := w.r.groups.Apply(group, &cri.LinuxContainerResources{MemoryLimitInBytes: c.bytes, MemorySwapLimitInBytes: c.bytes}); err != nil {
 				t.Fatal(err)
 			}
 			w.mayNotStart(t, c.starts, w.create(sb, sbc, "c", shell(hog)))
@@ -125,8 +125,8 @@ func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 func TestEmptyParentCpuset(t *testing.T) {
 	w := newWorld(t)
 	parent := w.cfg.CgroupRoot + "/parent"
-	for i := range w.r.groups.tree {
-		if err := os.Mkdir(w.r.groups.tree[i].mount+parent, 0o755); err != nil {
+	for i := range w.r.groups.Tree {
+		if err := os.Mkdir(w.r.groups.Tree[i].Mount+parent, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/seccomp"
 )
 
@@ -25,7 +27,7 @@ type containerPlan struct {
 	image    imagespec.Image
 	hostname string
 
-	groups  *cgroups
+	groups  *cgroups.Hierarchies
 	cgroup  string
 	rootDir string        // where the root is mounted, in the helper's own view only
 	rootfs  []mount.Mount // what makes the root
@@ -174,7 +176,7 @@ func (pl *containerPlan) program() (*program, error) {
 	p.optional()
 
 	flags := unix.CLONE_NEWNS
-	if pl.groups.v2 {
+	if pl.groups.V2 {
 		flags |= unix.CLONE_NEWCGROUP
 	}
 	p.unshare(flags)
@@ -196,7 +198,7 @@ func (pl *containerPlan) program() (*program, error) {
 	if sc.GetReadonlyRootfs() {
 		etcAttr = unix.MOUNT_ATTR_RDONLY
 	}
-	for _, target := range sortedKeys(pl.etc) {
+	for _, target := range slices.Sorted(maps.Keys(pl.etc)) {
 		if !mountsAt(c.Mounts, target) {
 			etc[target] = p.tree(pl.etc[target], false)
 		}
@@ -214,7 +216,7 @@ func (pl *containerPlan) program() (*program, error) {
 		return nil, err
 	}
 	pl.mountSystem(p, sc.GetPrivileged(), shm, views, pidns)
-	for _, target := range sortedKeys(etc) {
+	for _, target := range slices.Sorted(maps.Keys(etc)) {
 		p.attr(etc[target], etcAttr, unix.MS_PRIVATE, false, userns)
 		p.attach(etc[target], target, procNever)
 	}
@@ -298,9 +300,9 @@ func (pl *containerPlan) program() (*program, error) {
 // wait behind all else for a pod that asked for no processor, nor be paid from a small quota.
 func (pl *containerPlan) joinGroups(p *program) (cpu int) {
 	cpu = -1
-	e := pl.groups.entry(pl.cgroup)
-	for i, tasks := range e.tasks {
-		if i == e.cpu {
+	e := pl.groups.Entry(pl.cgroup)
+	for i, tasks := range e.Tasks {
+		if i == e.CPU {
 			cpu = p.open(tasks, unix.O_WRONLY)
 		} else {
 			p.write(tasks, "0")
@@ -400,7 +402,7 @@ func (pl *containerPlan) execProgram(argv []string, tty bool, rows, cols uint32,
 	late := pl.openLate(p, cpu)
 	late.fork = fork
 	kinds := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET
-	if pl.groups.v2 {
+	if pl.groups.V2 {
 		kinds |= unix.CLONE_NEWCGROUP
 	}
 	p.join(kinds)

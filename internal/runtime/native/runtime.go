@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // Runtime is the native runtime. It is safe for concurrent use; its lock covers
@@ -24,8 +26,8 @@ type Runtime struct {
 
 	cfg       Config
 	programs  *programs
-	groups    *cgroups
-	scopes    *scopes // nil: cgroups are made here, not by systemd
+	groups    *cgroups.Hierarchies
+	systemd   *cgroups.Systemd // nil: this process creates the cgroups of containers, not systemd
 	host      hostFacts
 	seccomp   *filters
 	events    broker
@@ -73,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding cgroups: %w", err)
 	}
-	groups, err := findCgroups(mountinfo)
+	groups, err := cgroups.Find(mountinfo)
 	if err != nil {
 		return nil, err
 	}
@@ -87,10 +89,10 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
 		left: newLeftovers(),
 	}
-	outside := groups.whole() // whatever stops carob's unit must leave the monitors alone
+	outside := groups.Whole() // whatever stops carob's unit must leave the monitors alone
 	if cfg.SystemdCgroups {
-		r.scopes, r.groups = &scopes{}, outside
-		if _, err := r.scopes.bus(ctx); err != nil {
+		r.groups = outside
+		if r.systemd, err = cgroups.NewSystemd(ctx, groups.V2); err != nil {
 			return nil, errors.Join(err, programs.close())
 		}
 	}
@@ -100,11 +102,11 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
 		}
 	}
-	if err := outside.make(r.monitors); err != nil {
+	if err := outside.Make(r.monitors); err != nil {
 		return nil, errors.Join(err, programs.close())
 	}
 	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
-		m, err := programs.startMonitor(outside.entry(r.monitors))
+		m, err := programs.startMonitor(outside.Entry(r.monitors))
 		if err != nil {
 			return nil, err
 		}
@@ -132,8 +134,8 @@ func (r *Runtime) Close() error {
 	r.left.close()
 	r.pool.close()
 	r.events.close()
-	if r.scopes != nil {
-		r.scopes.close()
+	if r.systemd != nil {
+		r.systemd.Close()
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -168,9 +170,11 @@ func (r *Runtime) RemoveAll(ctx context.Context) error {
 }
 
 func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.cfg.RootDir, "sandboxes", id) }
+
 func (r *Runtime) containerDir(id string) string {
 	return filepath.Join(r.cfg.RootDir, "containers", id)
 }
+
 func (r *Runtime) runDir(id string) string { return filepath.Join(r.cfg.StateDir, "sandboxes", id) }
 
 // rootDir is where each helper mounts its container's root, in a view of its own.
@@ -270,7 +274,7 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 	}
 	if req.GetVerbose() {
 		resp.Info = map[string]string{"config": fmt.Sprintf(`{"rootDir":%q,"stateDir":%q,"cgroupRoot":%q,"cgroupVersion":%d}`,
-			r.cfg.RootDir, r.cfg.StateDir, r.cfg.CgroupRoot, map[bool]int{false: 1, true: 2}[r.groups.v2])}
+			r.cfg.RootDir, r.cfg.StateDir, r.cfg.CgroupRoot, map[bool]int{false: 1, true: 2}[r.groups.V2])}
 	}
 	return resp, nil
 }
@@ -278,7 +282,7 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 // RuntimeConfig tells the agent how to name cgroup parents.
 func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
 	driver := cri.CgroupDriver_CGROUPFS
-	if r.scopes != nil {
+	if r.systemd != nil {
 		driver = cri.CgroupDriver_SYSTEMD
 	}
 	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil

@@ -485,7 +485,7 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 		case <-m.gone:
 			r.endLost(c)
 		default: // the monitor lives and will tell
-			r.groups.killAll(c.rec.Cgroup)
+			r.groups.KillAll(c.rec.Cgroup)
 		}
 	}
 	if err := r.stopLocked(ctx, s); err != nil {

@@ -11,16 +11,18 @@ import (
 	"strings"
 	"testing"
 
+	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/cgroups"
 	testbus "carob/test/dbus"
 )
 
 // unitManager is a systemd of our own, beside what it made.
 type unitManager struct {
 	*testbus.Units
-	groups *cgroups
+	groups *cgroups.Hierarchies
 }
 
 // startBus starts a bus of our own with a systemd on it.
@@ -31,10 +33,10 @@ func startBus(t *testing.T) (u *unitManager, stop func()) {
 		t.Fatal(err)
 	}
 	u = &unitManager{}
-	if u.groups, err = findCgroups(mountinfo); err != nil {
+	if u.groups, err = cgroups.Find(mountinfo); err != nil {
 		t.Fatal(err)
 	}
-	u.groups = u.groups.whole()
+	u.groups = u.groups.Whole()
 	u.Units, stop = testbus.StartUnits(t, t.TempDir())
 	return u, stop
 }
@@ -53,8 +55,8 @@ func TestScopes(t *testing.T) {
 	defer func() {
 		w.close()
 		for _, slice := range []string{top + "-pod.slice", top + ".slice"} {
-			group, _ := expandSlice(slice)
-			if err := u.groups.remove(group); err != nil {
+			group, _ := cgroups.SlicePath(slice)
+			if err := u.groups.Remove(group); err != nil {
 				t.Error(err)
 			}
 		}
@@ -74,9 +76,9 @@ func TestScopes(t *testing.T) {
 		t.Fatalf("cgroup %s, %v, want %s", c.rec.Cgroup, err, group)
 	}
 	// The holder has left, the container is in.
-	w.eventually("only the container in its scope", func() bool { return slices.Equal(u.groups.pids(group), []int{c.record().Pid}) })
+	w.eventually("only the container in its scope", func() bool { return slices.Equal(u.groups.PIDs(group), []int{c.record().Pid}) })
 	memory, cpu := "MemoryLimit", "CPUShares"
-	if u.groups.v2 {
+	if u.groups.V2 {
 		memory, cpu = "MemoryMax", "CPUWeight"
 	}
 	for name, want := range map[string]any{"Slice": top + "-pod.slice", "Delegate": true, "DefaultDependencies": false, "CollectMode": "inactive-or-failed",
@@ -88,8 +90,8 @@ func TestScopes(t *testing.T) {
 	if u.Property(scope, cpu) == nil {
 		t.Errorf("systemd does not know of %s", cpu)
 	}
-	if !u.groups.v2 {
-		if file := u.groups.of("memory", group); number(file+"/memory.limit_in_bytes") != 64<<20 {
+	if !u.groups.V2 {
+		if file := u.groups.Of("memory", group); numberIn(file+"/memory.limit_in_bytes") != 64<<20 {
 			t.Error("the limit is not in force")
 		}
 	}
@@ -109,9 +111,9 @@ func TestScopes(t *testing.T) {
 	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Said(), want) || len(u.Names()) != 0 {
 		t.Errorf("systemd heard %q, want %q; %q are left", u.Said(), want, u.Names())
 	}
-	for _, h := range u.groups.tree {
-		if exists(h.mount + group) {
-			t.Errorf("%s is left", h.mount+group)
+	for _, h := range u.groups.Tree {
+		if exists(h.Mount + group) {
+			t.Errorf("%s is left", h.Mount+group)
 		}
 	}
 
@@ -153,8 +155,13 @@ func TestStopSlice(t *testing.T) {
 	w.open()
 	t.Cleanup(w.close)
 	top := "carobslice" + id
+	conn, err := systemd.NewWithContext(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	for _, name := range []string{top + ".slice", top + "-pod.slice"} {
-		if _, err := w.r.scopes.conn.StartTransientUnitContext(bg, name, "replace", nil, nil); err != nil {
+		if _, err := conn.StartTransientUnitContext(bg, name, "replace", nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,7 +171,7 @@ func TestStopSlice(t *testing.T) {
 		t.Fatalf("units: %q", n)
 	}
 	for range 2 {
-		if err := StopSlice(bg, top+".slice"); err != nil {
+		if err := cgroups.StopSlice(bg, top+".slice"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,8 +181,8 @@ func TestStopSlice(t *testing.T) {
 	if n := u.Names(); len(n) != 0 {
 		t.Errorf("units are left: %q", n)
 	}
-	group, _ := expandSlice(top + ".slice")
-	if err := u.groups.remove(group); err != nil { // systemd leaves those of processes that are still ending
+	group, _ := cgroups.SlicePath(top + ".slice")
+	if err := u.groups.Remove(group); err != nil { // systemd leaves those of processes that are still ending
 		t.Error(err)
 	}
 }
@@ -197,28 +204,28 @@ func TestUnitIsKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			groups, err := findCgroups(mountinfo)
+			groups, err := cgroups.Find(mountinfo)
 			if err != nil {
 				t.Fatal(err)
 			}
-			groups = groups.whole()
+			groups = groups.Whole()
 			slice := ""
 			if w.cfg.SystemdCgroups = driver == "systemd"; w.cfg.SystemdCgroups {
 				startBus(t)
 				slice = "carobunit" + id + ".slice"
 				defer func() {
-					if err := groups.remove("/" + slice); err != nil {
+					if err := groups.Remove("/" + slice); err != nil {
 						t.Error(err)
 					}
 				}()
 			}
 			service := "/carob-unit-test-" + id + ".service"
-			if err := groups.make(service); err != nil {
+			if err := groups.Make(service); err != nil {
 				t.Fatal(err)
 			}
-			procs := make([]string, len(groups.tree))
-			for i, h := range groups.tree {
-				procs[i] = h.mount + service + "/cgroup.procs"
+			procs := make([]string, len(groups.Tree))
+			for i, h := range groups.Tree {
+				procs[i] = h.Mount + service + "/cgroup.procs"
 			}
 			cmd := exec.Command(os.Args[0], "-test.run=^TestUnitIsKilled$")
 			cmd.Env = append(os.Environ(), unitDir+"="+w.dir, unitDir+"_ROOT="+w.cfg.CgroupRoot,
@@ -233,8 +240,8 @@ func TestUnitIsKilled(t *testing.T) {
 			}
 			for lines := bufio.NewScanner(io.TeeReader(out, &said)); lines.Scan() && lines.Text() != "up"; {
 			}
-			for i := range groups.tree {
-				for _, pid := range pidsBelow(groups.tree[i].mount + service) {
+			for i := range groups.Tree {
+				for _, pid := range cgroups.PIDsBelow(groups.Tree[i].Mount + service) {
 					_ = unix.Kill(pid, unix.SIGKILL) // may have ended
 				}
 			}
@@ -244,7 +251,7 @@ func TestUnitIsKilled(t *testing.T) {
 			w.open()
 			defer func() {
 				w.close()
-				if err := groups.remove(service); err != nil {
+				if err := groups.Remove(service); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -262,7 +269,7 @@ func TestUnitIsKilled(t *testing.T) {
 // unit is carob in a service's cgroup with two pods, until it is killed.
 func unit(t *testing.T, dir string) {
 	for file := range strings.SplitSeq(os.Getenv(unitDir+"_PROCS"), ":") {
-		if err := put(file, "0"); err != nil {
+		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -280,31 +287,4 @@ func unit(t *testing.T, dir string) {
 	}
 	fmt.Println("up")
 	select {}
-}
-
-func TestScopeLimits(t *testing.T) {
-	r := &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 3 << 20, CpuShares: 1024, CpuQuota: -1, CpusetCpus: "0,2-3", CpusetMems: "0", Unified: map[string]string{"pids.max": "12"}}
-	text := func(v2 bool) string {
-		list, err := scopeLimits(r, v2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out []string
-		for _, p := range list {
-			out = append(out, fmt.Sprint(p.Name, "=", p.Value.Value()))
-		}
-		slices.Sort(out)
-		return strings.Join(out, " ")
-	}
-	if got, want := text(true), "AllowedCPUs=[13] AllowedMemoryNodes=[1] CPUQuotaPerSecUSec=18446744073709551615 CPUQuotaPeriodUSec=100000 CPUWeight=39 MemoryMax=1048576 MemorySwapMax=2097152 TasksMax=12"; got != want {
-		t.Errorf("v2: %s\nwant %s", got, want)
-	}
-	if got, want := text(false), "CPUQuotaPerSecUSec=18446744073709551615 CPUQuotaPeriodUSec=100000 CPUShares=1024 MemoryLimit=1048576"; got != want {
-		t.Errorf("v1: %s\nwant %s", got, want)
-	}
-	for _, bad := range []*cri.LinuxContainerResources{{CpusetCpus: "x"}, {Unified: map[string]string{"pids.max": "x"}}} {
-		if _, err := scopeLimits(bad, true); err == nil {
-			t.Errorf("%v is accepted", bad)
-		}
-	}
 }

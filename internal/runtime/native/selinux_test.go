@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 func TestSelinuxLabels(t *testing.T) {
@@ -102,7 +104,7 @@ func FuzzSelinuxLabels(f *testing.F) {
 // directory of cgroups. A bind mount has none to give.
 func TestSelinuxMounts(t *testing.T) {
 	pl := &containerPlan{
-		id: "x", groups: &cgroups{tree: []hierarchy{{name: "cpu", mount: "/cg/cpu", controllers: []string{"cpu"}}}}, cgroup: "/c", rootDir: "/r", fileLabel: "u:r:t:s0:c1,c2",
+		id: "x", groups: &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu", Mount: "/cg/cpu", Controllers: []string{"cpu"}}}}, cgroup: "/c", rootDir: "/r", fileLabel: "u:r:t:s0:c1,c2",
 		images: map[string]imageMount{"/img": {mounts: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/3:/4"}}}, staging: "/s"}},
 		rootfs: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/1:/2", "upperdir=/u"}}},
 		config: &cri.ContainerConfig{Command: []string{"true"}, Mounts: []*cri.Mount{{ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}}, Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{}}},

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // StartContainer starts the container's process. A program that can't be
@@ -41,9 +43,9 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
 		givenUp := errors.Is(err, context.Canceled)
 		if givenUp && pid == 0 {
-			return nil, coded(errors.Join(err, r.groups.end(c.rec.Cgroup)))
+			return nil, coded(errors.Join(err, r.groups.End(c.rec.Cgroup)))
 		}
-		r.groups.killAll(rec.Cgroup)
+		r.groups.KillAll(rec.Cgroup)
 		r.finish(c, func(rec *containerRecord) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
 			rec.User = nil
@@ -100,7 +102,7 @@ func (r *Runtime) endUnseen(c *container) {
 
 // endLost ends a container whose monitor is gone.
 func (r *Runtime) endLost(c *container) {
-	r.groups.killAll(c.rec.Cgroup)
+	r.groups.KillAll(c.rec.Cgroup)
 	e, ok, err := loadExit(r.containerDir(c.rec.ID))
 	if !ok || err != nil {
 		e = exitFile{code: unknownExit, at: time.Now().UnixNano()}
@@ -134,10 +136,10 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
-	if err := errors.Join(r.groups.apply(pl.cgroup, c.resources()), r.through(StepStartLimits, pl.id)); err != nil {
+	if err := errors.Join(r.groups.Apply(pl.cgroup, c.resources()), r.through(StepStartLimits, pl.id)); err != nil {
 		return 0, nil, err
 	}
-	if err := errors.Join(r.groups.limitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
+	if err := errors.Join(r.groups.LimitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
 		return 0, nil, err
 	}
 	st := containerStart{id: pl.id, logPath: c.rec.LogPath, late: pl.late}
@@ -161,11 +163,11 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if st.log != nil {
 		open = append(open, st.log)
 	}
-	if st.oom = r.groups.oomFile(pl.cgroup); st.oom != nil {
+	if st.oom = r.groups.OOMFile(pl.cgroup); st.oom != nil {
 		open = append(open, st.oom)
 	}
-	place := r.groups.entry(pl.cgroup)
-	if st.cgroup, err = place.open(); err != nil {
+	place := r.groups.Entry(pl.cgroup)
+	if st.cgroup, err = place.Open(); err != nil {
 		return 0, nil, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
 	if st.cgroup != nil {
@@ -176,7 +178,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 		pid, err := m.start(st)
 		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
 	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
-	if errors.Is(err, errKilledEarly) && oomKilled(st.oom) {
+	if errors.Is(err, errKilledEarly) && cgroups.OOMKilled(st.oom) {
 		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 	}
 	if err == nil && pl.hooks != nil {

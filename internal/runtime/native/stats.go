@@ -2,143 +2,14 @@ package native
 
 import (
 	"context"
-	"math"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// usage is what a cgroup has used.
-type usage struct {
-	at                             int64
-	cpu                            uint64 // ns
-	memory, inactive, rss, swap    uint64 // bytes
-	limit                          uint64 // bytes; 0 without one
-	faults, majorFaults            uint64
-	pids                           uint64
-	swapLimit                      uint64
-	cpuPressure, memPressure, ioPr *cri.PsiStats
-}
-
-// measure reads a cgroup; what the host does not count stays zero.
-func (c *cgroups) measure(group string) usage {
-	u := usage{at: time.Now().UnixNano()}
-	mem := c.of("memory", group)
-	stat := fields(mem + "/memory.stat")
-	if c.v2 {
-		dir := c.tree[0].mount + group
-		u.cpu = fields(dir + "/cpu.stat")["usage_usec"] * 1000
-		u.memory, u.limit = number(dir+"/memory.current"), number(dir+"/memory.max")
-		u.inactive, u.rss = stat["inactive_file"], stat["anon"]
-		u.swap, u.swapLimit = number(dir+"/memory.swap.current"), number(dir+"/memory.swap.max")
-		u.faults, u.majorFaults = stat["pgfault"], stat["pgmajfault"]
-		u.pids = number(dir + "/pids.current")
-		u.cpuPressure, u.memPressure, u.ioPr = pressure(dir+"/cpu.pressure"), pressure(dir+"/memory.pressure"), pressure(dir+"/io.pressure")
-		return u
-	}
-	u.cpu = number(c.of("cpuacct", group) + "/cpuacct.usage")
-	u.memory, u.limit = number(mem+"/memory.usage_in_bytes"), number(mem+"/memory.limit_in_bytes")
-	if u.limit >= math.MaxInt64&^4095 { // how v1 says that there is none
-		u.limit = 0
-	}
-	u.inactive, u.rss, u.swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
-	u.faults, u.majorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
-	u.pids = number(c.of("pids", group) + "/pids.current")
-	return u
-}
-
-// workingSet is what can't be taken back without pain.
-func (u *usage) workingSet() uint64 {
-	if u.memory < u.inactive {
-		return 0
-	}
-	return u.memory - u.inactive
-}
-
-// number reads a file with one number; "max" and what is missing are 0.
-func number(path string) uint64 {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-	return n
-}
-
-// fields reads a file of names and numbers.
-func fields(path string) map[string]uint64 {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	m := map[string]uint64{}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		name, value, ok := strings.Cut(line, " ")
-		if n, err := strconv.ParseUint(value, 10, 64); ok && err == nil {
-			m[name] = n
-		}
-	}
-	return m
-}
-
-// pressure reads a file of pressure stall information; nil where there is none.
-func pressure(path string) *cri.PsiStats {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	p := &cri.PsiStats{Full: &cri.PsiData{}, Some: &cri.PsiData{}}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		f := strings.Fields(line)
-		if len(f) != 5 {
-			continue
-		}
-		d := p.Some
-		if f[0] == "full" {
-			d = p.Full
-		}
-		for _, kv := range f[1:] {
-			k, v, _ := strings.Cut(kv, "=")
-			x, err := strconv.ParseFloat(v, 64)
-			if err != nil {
-				continue
-			}
-			switch k {
-			case "avg10":
-				d.Avg10 = x
-			case "avg60":
-				d.Avg60 = x
-			case "avg300":
-				d.Avg300 = x
-			case "total":
-				d.Total = uint64(x)
-			}
-		}
-	}
-	return p
-}
-
 func value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
-
-func (u *usage) cpuStats() *cri.CpuUsage {
-	return &cri.CpuUsage{Timestamp: u.at, UsageCoreNanoSeconds: value(u.cpu), Psi: u.cpuPressure}
-}
-
-func (u *usage) memoryStats() *cri.MemoryUsage {
-	m := &cri.MemoryUsage{
-		Timestamp: u.at, WorkingSetBytes: value(u.workingSet()), UsageBytes: value(u.memory), RssBytes: value(u.rss),
-		PageFaults: value(u.faults), MajorPageFaults: value(u.majorFaults), AvailableBytes: value(0), Psi: u.memPressure,
-	}
-	if u.limit > u.workingSet() {
-		m.AvailableBytes = value(u.limit - u.workingSet())
-	}
-	return m
-}
 
 // statsOf measures a container that runs.
 func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats {
@@ -147,10 +18,9 @@ func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats
 		Id: rec.ID, Metadata: c.config.Metadata, Labels: c.config.Labels, Annotations: c.config.Annotations,
 	}}
 	if c.running() {
-		u := r.groups.measure(rec.Cgroup)
-		st.Cpu, st.Memory = u.cpuStats(), u.memoryStats()
-		st.Swap = &cri.SwapUsage{Timestamp: u.at, SwapUsageBytes: value(u.swap), SwapAvailableBytes: value(u.swapLimit - min(u.swap, u.swapLimit))}
-		st.Io = &cri.IoUsage{Timestamp: u.at, Psi: u.ioPr}
+		u := r.groups.Measure(rec.Cgroup)
+		st.Cpu, st.Memory = u.CPUStats(), u.MemoryStats()
+		st.Swap, st.Io = u.SwapStats(), u.IOStats()
 	}
 	if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
 		own := r.podFiles(c)
@@ -216,10 +86,9 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 	} else {
 		group, err := r.cgroupOf(s, "x")
 		if err == nil {
-			u := r.groups.measure(filepath.Dir(group))
-			st.Linux.Cpu, st.Linux.Memory = u.cpuStats(), u.memoryStats()
-			st.Linux.Io = &cri.IoUsage{Timestamp: u.at, Psi: u.ioPr}
-			st.Linux.Process = &cri.ProcessUsage{Timestamp: u.at, ProcessCount: value(u.pids)}
+			u := r.groups.Measure(filepath.Dir(group))
+			st.Linux.Cpu, st.Linux.Memory = u.CPUStats(), u.MemoryStats()
+			st.Linux.Io, st.Linux.Process = u.IOStats(), u.ProcessStats()
 		}
 	}
 	if !s.hostNetwork() {

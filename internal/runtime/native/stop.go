@@ -49,7 +49,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		return err
 	}
 	if !c.ownsPIDs() {
-		r.groups.killAll(c.rec.Cgroup)
+		r.groups.KillAll(c.rec.Cgroup)
 	}
 	if err := r.through(StepStopKill, c.rec.ID); err != nil {
 		return err

@@ -1,14 +1,14 @@
 package native
 
 import (
-	"errors"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
 )
 
 // TestUnified runs containers on cgroup v2: on a host of its own, or in the
@@ -26,14 +26,14 @@ func TestUnified(t *testing.T) {
 			lines = append(lines, l)
 		}
 	}
-	v2, err := findCgroups([]byte(strings.Join(lines, "\n")))
+	v2, err := cgroups.Find([]byte(strings.Join(lines, "\n")))
 	if err != nil {
 		t.Skip("no cgroup v2 here")
 	}
 	old := w.r.groups
 	w.r.groups = v2
 	defer func() {
-		if err := v2.remove(w.cfg.CgroupRoot); err != nil {
+		if err := v2.Remove(w.cfg.CgroupRoot); err != nil {
 			t.Error(err)
 		}
 		w.r.groups = old
@@ -45,7 +45,7 @@ head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	id := w.run(sb, sbc, "k", shell("sleep 1000 & sleep 1000"))
-	pids := v2.pids(w.cfg.CgroupRoot + "/unified/" + id)
+	pids := v2.PIDs(w.cfg.CgroupRoot + "/unified/" + id)
 	if len(pids) == 0 {
 		t.Error("the container is not in its cgroup")
 	}
@@ -53,107 +53,11 @@ head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100
 	if err != nil || !strings.Contains(string(x.Stdout), "0::/\n") {
 		t.Errorf("exec: %v, %v", x, err)
 	}
-	v2.killAll(w.cfg.CgroupRoot + "/unified/" + id)
+	v2.KillAll(w.cfg.CgroupRoot + "/unified/" + id)
 	if st := w.wait(id); st.ExitCode != 137 {
 		t.Errorf("code %d", st.ExitCode)
 	}
 	w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
-}
-
-func TestFindCgroups(t *testing.T) {
-	const v1 = `30 20 0:26 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs ro,mode=755
-31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:10 - cgroup2 cgroup2 rw,nsdelegate
-32 30 0:28 / /sys/fs/cgroup/systemd rw shared:11 - cgroup cgroup rw,xattr,name=systemd
-35 30 0:31 / /sys/fs/cgroup/cpu,cpuacct rw shared:15 - cgroup cgroup rw,cpu,cpuacct
-36 30 0:32 / /sys/fs/cgroup/memory rw shared:16 - cgroup cgroup rw,memory
-99 30 0:32 /docker/x /mnt/memory rw - cgroup cgroup rw,memory
-98 30 0:32 / /run/memory rw - cgroup cgroup rw,memory`
-	c, err := findCgroups([]byte(v1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.v2 || len(c.tree) != 3 || c.of("cpuacct", "/x") != "/sys/fs/cgroup/cpu,cpuacct/x" || c.of("hugetlb", "/x") != "" || c.of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
-		t.Errorf("%+v", c)
-	}
-	// Not cgroup.procs: a write to it may wait for 20 ms, with the lock of all cgroups.
-	want := entry{tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks", "/sys/fs/cgroup/memory/x/tasks"}, cpu: 1}
-	if e := c.entry("/x"); !reflect.DeepEqual(e, want) {
-		t.Errorf("a process enters by %+v, want %+v", e, want)
-	}
-	want.unified = "/sys/fs/cgroup/unified/x"
-	if e := c.whole().entry("/x"); !reflect.DeepEqual(e, want) {
-		t.Errorf("with the unified tree a process enters by %+v, want %+v", e, want)
-	}
-	c, err = findCgroups([]byte("29 23 0:25 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"))
-	if err != nil || !c.v2 || c.of("memory", "/x") != "/sys/fs/cgroup/x" {
-		t.Errorf("%+v, %v", c, err)
-	}
-	if _, err := findCgroups(nil); err == nil {
-		t.Error("a host without cgroups is fine?")
-	}
-}
-
-// TestSettings: what the agent asks for, in the files of both versions (L3.117b).
-func TestSettings(t *testing.T) {
-	r := &cri.LinuxContainerResources{
-		CpuShares: 1024, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 3 << 20, CpusetCpus: "0-1",
-		HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"},
-	}
-	text := func(v2 bool, r *cri.LinuxContainerResources) string {
-		var b strings.Builder
-		for _, s := range settingsOf(r, v2) {
-			b.WriteString(s.file + "=" + s.value + "\n")
-		}
-		return b.String()
-	}
-	if got, want := text(true, r), "cpu.weight=39\ncpu.max=50000 100000\nmemory.swap.max=2097152\nmemory.max=1048576\ncpuset.cpus=0-1\nhugetlb.2MB.max=5\nmemory.oom.group=1\n"; got != want {
-		t.Errorf("v2: %s", got)
-	}
-	if got, want := text(false, r), "cpu.shares=1024\ncpu.cfs_period_us=100000\ncpu.cfs_quota_us=50000\nmemory.limit_in_bytes=1048576\nmemory.memsw.limit_in_bytes=3145728\ncpuset.cpus=0-1\nhugetlb.2MB.limit_in_bytes=5\n"; got != want {
-		t.Errorf("v1: %s", got)
-	}
-	if got, want := text(true, &cri.LinuxContainerResources{CpuQuota: -1, MemoryLimitInBytes: -1}), "cpu.max=max 100000\nmemory.max=max\n"; got != want {
-		t.Errorf("none: %s", got)
-	}
-	for shares, want := range map[int64]int64{2: 1, 1024: 39, 262144: 10000, 1: 1, 1 << 30: 10000} {
-		if got := weightOf(shares); got != want {
-			t.Errorf("%d shares: weight %d, want %d", shares, got, want)
-		}
-	}
-}
-
-// TestDelegateFromAbove: a group that somebody made a moment ago has no controllers
-// yet; the one above it gives them.
-func TestDelegateFromAbove(t *testing.T) {
-	h := hierarchy{mount: t.TempDir()}
-	for group, has := range map[string]string{"": "cpu memory misc", "/a": "", "/a/b": ""} {
-		dir := h.mount + group
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cgroup.controllers", []byte(has+"\n"), 0o644), os.WriteFile(dir+"/cgroup.subtree_control", nil, 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := h.make("/a/b/c", true); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := os.ReadFile(h.mount + "/cgroup.subtree_control"); err != nil || string(b) != "+cpu +memory +misc" {
-		t.Errorf("the root gives %q, %v", b, err)
-	}
-}
-
-func TestSlices(t *testing.T) {
-	for slice, want := range map[string]string{
-		"kubepods.slice":                  "/kubepods.slice",
-		"kubepods-burstable-pod1_2.slice": "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice",
-		"-.slice":                         "", "a--b.slice": "error", "a/b.slice": "error", "plain": "error", "-a.slice": "error",
-	} {
-		got, err := expandSlice(slice)
-		if err != nil {
-			got = "error"
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", slice, got, want)
-		}
-	}
 }
 
 func TestSignals(t *testing.T) {
@@ -206,84 +110,5 @@ func TestCapabilities(t *testing.T) {
 		if err != nil || got.bounding != c.want || got.effective != c.want || got.ambient != 0 {
 			t.Errorf("%v: %#x, want %#x, %v", c.caps, got.bounding, c.want, err)
 		}
-	}
-}
-
-// TestUnifiedFiles: what is read from and written to the files of a host that has
-// cgroup v2 only, on a tree of ordinary files.
-func TestUnifiedFiles(t *testing.T) {
-	root := t.TempDir()
-	c := &cgroups{v2: true, tree: []hierarchy{{mount: root, unified: true}}}
-	files := func(dir string, names ...string) {
-		t.Helper()
-		if err := os.MkdirAll(root+dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i < len(names); i += 2 {
-			if err := os.WriteFile(root+dir+"/"+names[i], []byte(names[i+1]), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	holds := func(file, want string) {
-		t.Helper()
-		if b, err := os.ReadFile(root + file); err != nil || string(b) != want {
-			t.Errorf("%s holds %q, %v; want %q", file, b, err, want)
-		}
-	}
-	files("/pod", "cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n", "cgroup.subtree_control", "")
-	files("/pod/c", "cpu.weight", "", "cpu.max", "", "memory.max", "", "memory.swap.max", "", "cpuset.cpus", "", "memory.oom.group", "", "cgroup.kill", "", "cgroup.procs", "12\n34\n",
-		"memory.events", "low 0\noom 1\noom_kill 0\noom_group_kill 0\n")
-	if err := c.make("/pod/c"); err != nil {
-		t.Fatal(err)
-	}
-	holds("/pod/cgroup.subtree_control", "+cpu +cpuset +io +memory +pids +hugetlb +misc")
-	if err := c.apply("/pod/c", &cri.LinuxContainerResources{CpuShares: 1024, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 1 << 20,
-		CpusetCpus: "0", HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"}}); err != nil {
-		t.Error(err) // hugetlb.2MB.max is missing, which is no error
-	}
-	for file, want := range map[string]string{"cpu.weight": "39", "cpu.max": "20000 100000", "memory.max": "1048576", "memory.swap.max": "0", "cpuset.cpus": "0", "memory.oom.group": "1"} {
-		holds("/pod/c/"+file, want)
-	}
-	if err := c.apply("/pod/c", &cri.LinuxContainerResources{Unified: map[string]string{"memory.nonsense": "1"}}); err == nil {
-		t.Error("a file that is not there is no error")
-	}
-	if e := c.entry("/pod/c"); len(e.tasks) != 0 || e.cpu != -1 || e.unified != root+"/pod/c" {
-		t.Errorf("a process enters by %+v", e)
-	}
-	if pids := c.pids("/pod/c"); len(pids) != 2 || pids[1] != 34 {
-		t.Errorf("processes %v", pids)
-	}
-	c.killAll("/pod/c")
-	holds("/pod/c/cgroup.kill", "1")
-
-	oom := func(want bool) {
-		t.Helper()
-		f := c.oomFile("/pod/c")
-		defer f.Close()
-		if got := oomKilled(f); got != want {
-			t.Errorf("killed for want of memory: %v", got)
-		}
-	}
-	oom(false)
-	files("/pod/c", "memory.events", "low 0\noom 1\noom_kill 12\noom_group_kill 1\n")
-	oom(true)
-	if oomKilled(nil) {
-		t.Error("killed without a memory controller")
-	}
-
-	files("/pod/c", "cpu.stat", "usage_usec 1500\nuser_usec 1000\n", "memory.current", "4096000\n", "memory.max", "max\n", "memory.swap.current", "8192\n", "memory.swap.max", "16384\n",
-		"memory.stat", "anon 1000\ninactive_file 96000\npgfault 7\npgmajfault 3\n", "pids.current", "2\n",
-		"cpu.pressure", "some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
-	u := c.measure("/pod/c")
-	if u.cpu != 1500000 || u.memory != 4096000 || u.limit != 0 || u.workingSet() != 4000000 || u.rss != 1000 || u.swap != 8192 || u.swapLimit != 16384 || u.faults != 7 || u.majorFaults != 3 || u.pids != 2 {
-		t.Errorf("measured %+v", u)
-	}
-	if p := u.cpuPressure; p == nil || p.Some.Avg10 != 1.5 || p.Some.Avg60 != 0.25 || p.Some.Total != 77 || p.Full.Total != 5 || u.memPressure != nil {
-		t.Errorf("pressure %v, %v", p, u.memPressure)
-	}
-	files("/pod/c", "memory.max", "8192000\n")
-	if u := c.measure("/pod/c"); u.limit != 8192000 || u.memoryStats().AvailableBytes.GetValue() != 4192000 {
-		t.Errorf("with a limit: %+v", u)
 	}
 }

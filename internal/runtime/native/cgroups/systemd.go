@@ -1,4 +1,4 @@
-package native
+package cgroups
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"math"
 	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,25 +17,52 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// scopes has systemd make the cgroups of containers: one transient scope for each,
-// delegated, in the slice that is the pod's. systemd has to know of the limits as
-// well, or it would write its own over them when it reloads.
-type scopes struct {
+// SlicePath is the path of a systemd slice: a-b.slice lives in a.slice.
+func SlicePath(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || strings.Contains(slice, "/") || strings.HasPrefix(name, "-") && name != "-" || strings.HasSuffix(name, "-") && name != "-" || strings.Contains(name, "--") {
+		return "", fmt.Errorf("invalid slice name %q", slice)
+	}
+	if name == "-" {
+		return "", nil
+	}
+	var path, prefix string
+	for part := range strings.SplitSeq(name, "-") {
+		prefix += part
+		path += "/" + prefix + ".slice"
+		prefix += "-"
+	}
+	return path, nil
+}
+
+// Systemd has systemd create the cgroups of containers: one transient scope for each,
+// delegated, in the slice of the pod. systemd has to know the limits as well, or it
+// would overwrite them with its own when it reloads. It is safe for concurrent use.
+type Systemd struct {
+	v2 bool
+
 	mu   sync.Mutex
 	conn *systemd.Conn
 }
 
-// scopePatience bounds the wait for a job of systemd.
-const scopePatience = 30 * time.Second
+// jobTimeout bounds the wait for a job of systemd.
+const jobTimeout = 30 * time.Second
 
-// bus is the connection, a new one when systemd or the bus was started again.
-func (s *scopes) bus(ctx context.Context) (*systemd.Conn, error) {
+// NewSystemd connects to systemd over D-Bus, on a host whose cgroups are of version 2 or 1.
+func NewSystemd(ctx context.Context, v2 bool) (*Systemd, error) {
+	s := &Systemd{v2: v2}
+	_, err := s.connect(ctx)
+	return s, err
+}
+
+// connect answers the connection, a new one when systemd or the bus was restarted.
+func (s *Systemd) connect(ctx context.Context) (*systemd.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil && s.conn.Connected() {
 		return s.conn, nil
 	}
-	s.close()
+	s.disconnect()
 	conn, err := systemd.NewWithContext(context.WithoutCancel(ctx)) // it outlives this call
 	if err != nil {
 		return nil, fmt.Errorf("asking systemd for cgroups: %w", err)
@@ -43,18 +71,28 @@ func (s *scopes) bus(ctx context.Context) (*systemd.Conn, error) {
 	return conn, nil
 }
 
-// close ends the connection; s.mu is held, or nobody uses s any more.
-func (s *scopes) close() {
+// Close ends the connection.
+func (s *Systemd) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.disconnect()
+}
+
+func (s *Systemd) disconnect() {
 	if s.conn != nil {
 		s.conn.Close()
 		s.conn = nil
 	}
 }
 
-// start makes the scope of a container's cgroup with one process in it, without
-// which systemd makes none.
-func (s *scopes) start(ctx context.Context, group string, pid int, limits []systemd.Property) error {
-	conn, err := s.bus(ctx)
+// Start creates the scope of a container's cgroup with one process in it, without
+// which systemd creates none.
+func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.LinuxContainerResources) error {
+	set, err := scopeProperties(limits, s.v2)
+	if err != nil {
+		return err
+	}
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +109,7 @@ func (s *scopes) start(ctx context.Context, group string, pid int, limits []syst
 		property("CollectMode", "inactive-or-failed"), // forgotten with its last process
 		property("CPUAccounting", true), property("MemoryAccounting", true), property("IOAccounting", true), property("TasksAccounting", true),
 		property("TasksMax", uint64(math.MaxUint64)), // the pod's limit is the slice's
-	}, limits...)
+	}, set...)
 	begin := func() error {
 		return wait(ctx, name, func(done chan<- string) (int, error) {
 			return conn.StartTransientUnitContext(ctx, name, "replace", properties, done)
@@ -79,7 +117,7 @@ func (s *scopes) start(ctx context.Context, group string, pid int, limits []syst
 	}
 	err = begin()
 	if dbusError(err, "org.freedesktop.systemd1.UnitExists") { // of a start that was given up
-		if err = s.stop(ctx, group); err == nil {
+		if err = s.Stop(ctx, group); err == nil {
 			err = begin()
 		}
 	}
@@ -89,21 +127,25 @@ func (s *scopes) start(ctx context.Context, group string, pid int, limits []syst
 	return nil
 }
 
-// set changes limits of a scope.
-func (s *scopes) set(ctx context.Context, group string, limits []systemd.Property) error {
-	conn, err := s.bus(ctx)
-	if err != nil || len(limits) == 0 {
+// Set changes limits of a scope.
+func (s *Systemd) Set(ctx context.Context, group string, limits *cri.LinuxContainerResources) error {
+	set, err := scopeProperties(limits, s.v2)
+	if err != nil {
 		return err
 	}
-	if err := conn.SetUnitPropertiesContext(ctx, path.Base(group), true, limits...); err != nil {
+	conn, err := s.connect(ctx)
+	if err != nil || len(set) == 0 {
+		return err
+	}
+	if err := conn.SetUnitPropertiesContext(ctx, path.Base(group), true, set...); err != nil {
 		return fmt.Errorf("having systemd set limits of scope %s: %w", path.Base(group), err)
 	}
 	return nil
 }
 
-// stop ends a unit and forgets it; one that is gone is no error.
-func (s *scopes) stop(ctx context.Context, group string) error {
-	conn, err := s.bus(ctx)
+// Stop ends a unit and forgets it; one that is gone is no error.
+func (s *Systemd) Stop(ctx context.Context, group string) error {
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -120,14 +162,14 @@ func (s *scopes) stop(ctx context.Context, group string) error {
 
 // StopSlice has systemd stop a slice with all below it; one that is gone is no error.
 func StopSlice(ctx context.Context, slice string) error {
-	s := &scopes{}
-	defer s.close()
-	return s.stop(ctx, slice)
+	s := &Systemd{}
+	defer s.Close()
+	return s.Stop(ctx, slice)
 }
 
 // wait runs a job of systemd to its end.
 func wait(ctx context.Context, name string, begin func(chan<- string) (int, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, scopePatience)
+	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	done := make(chan string, 1)
 	if _, err := begin(done); err != nil {
@@ -154,9 +196,9 @@ func property(name string, value any) systemd.Property {
 	return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 }
 
-// scopeLimits are the limits of a container as properties of its scope; zero values
+// scopeProperties are the limits of a container as properties of its scope; zero values
 // are left alone. What systemd has no property for is in the cgroup's files only.
-func scopeLimits(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Property, error) {
+func scopeProperties(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Property, error) {
 	var out []systemd.Property
 	add := func(name string, value any) { out = append(out, property(name, value)) }
 	amount := func(v int64) uint64 {
@@ -215,52 +257,4 @@ func scopeLimits(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Property, e
 		}
 	}
 	return out, nil
-}
-
-// scope is the name of a container's unit.
-func (r *Runtime) scope(id string) string { return "cri-" + r.cfg.Name + "-" + id + ".scope" }
-
-// makeCgroup makes the cgroup of a container. Until release is called there may be a
-// process in it that is ours, so that systemd keeps it.
-func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(), err error) {
-	release = func() {}
-	if r.scopes == nil {
-		return release, r.groups.make(c.rec.Cgroup)
-	}
-	properties, err := scopeLimits(c.resources(), r.groups.v2)
-	if err != nil {
-		return release, err
-	}
-	// A monitor that is set up for no pod waits, and ends with its line.
-	holder, err := r.programs.startMonitor(entry{})
-	if err != nil {
-		return release, err
-	}
-	release = func() { holder.conn.Close() }
-	if err := r.scopes.start(ctx, c.rec.Cgroup, holder.cmd.Process.Pid, properties); err != nil {
-		return release, err
-	}
-	return release, r.groups.make(c.rec.Cgroup) // hierarchies of v1 that systemd leaves alone
-}
-
-// limit changes the limits of a running container.
-func (r *Runtime) limit(ctx context.Context, group string, limits *cri.LinuxContainerResources) error {
-	if r.scopes != nil {
-		properties, err := scopeLimits(limits, r.groups.v2)
-		if err != nil {
-			return err
-		}
-		if err := r.scopes.set(ctx, group, properties); err != nil {
-			return err
-		}
-	}
-	return r.groups.apply(group, limits)
-}
-
-// endScope has systemd forget the scope of a container that is removed.
-func (r *Runtime) endScope(ctx context.Context, group string) error {
-	if r.scopes == nil {
-		return nil
-	}
-	return r.scopes.stop(context.WithoutCancel(ctx), group)
 }

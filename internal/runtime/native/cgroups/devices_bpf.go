@@ -1,4 +1,4 @@
-package native
+package cgroups
 
 import (
 	"encoding/binary"
@@ -12,7 +12,7 @@ import (
 
 // deviceFilter is an eBPF program of type CGROUP_DEVICE that allows exactly
 // rules. Its context is {u32 access<<16|type, u32 major, u32 minor}.
-func deviceFilter(rules []deviceRule) []byte {
+func deviceFilter(rules []DeviceRule) []byte {
 	const (
 		ldxw  = 0x61 // dst = *(u32 *)(src + off)
 		movk  = 0xb7
@@ -43,7 +43,7 @@ func deviceFilter(rules []deviceRule) []byte {
 			jump         bool
 		}
 		var list []ins
-		switch r.kind {
+		switch r.Kind {
 		case 'b':
 			list = append(list, ins{op: jnek, dst: 2, imm: 1, jump: true})
 		case 'c':
@@ -51,7 +51,7 @@ func deviceFilter(rules []deviceRule) []byte {
 		}
 		var access int32
 		for i, c := range "mrw" {
-			if strings.ContainsRune(r.access, c) {
+			if strings.ContainsRune(r.Access, c) {
 				access |= 1 << i
 			}
 		}
@@ -61,11 +61,11 @@ func deviceFilter(rules []deviceRule) []byte {
 				ins{op: andk, dst: 1, imm: access},
 				ins{op: jnex, dst: 1, src: 3, jump: true})
 		}
-		if r.major >= 0 {
-			list = append(list, ins{op: jnek, dst: 4, imm: int32(r.major), jump: true})
+		if r.Major >= 0 {
+			list = append(list, ins{op: jnek, dst: 4, imm: int32(r.Major), jump: true})
 		}
-		if r.minor >= 0 {
-			list = append(list, ins{op: jnek, dst: 5, imm: int32(r.minor), jump: true})
+		if r.Minor >= 0 {
+			list = append(list, ins{op: jnek, dst: 5, imm: int32(r.Minor), jump: true})
 		}
 		list = append(list, ins{op: movk, imm: 1}, ins{op: exit_})
 		for i, x := range list {
@@ -82,7 +82,7 @@ func deviceFilter(rules []deviceRule) []byte {
 }
 
 // attachDeviceFilter loads the filter for rules and puts it on a cgroup.
-func attachDeviceFilter(dir string, rules []deviceRule) error {
+func attachDeviceFilter(dir string, rules []DeviceRule) error {
 	prog := deviceFilter(rules)
 	license := []byte("Apache-2.0\x00")
 	load := struct {

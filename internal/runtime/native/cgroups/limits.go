@@ -1,9 +1,11 @@
-package native
+package cgroups
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,7 +63,7 @@ func settingsOf(r *cri.LinuxContainerResources, v2 bool) []setting {
 		for _, h := range r.HugepageLimits {
 			add("hugetlb", "hugetlb."+h.PageSize+".max", strconv.FormatUint(h.Limit, 10), true)
 		}
-		for _, file := range sortedKeys(r.Unified) {
+		for _, file := range slices.Sorted(maps.Keys(r.Unified)) {
 			controller, _, _ := strings.Cut(file, ".")
 			add(controller, file, r.Unified[file], file == "memory.swap.max") // a kernel may not count swap
 		}
@@ -107,22 +109,22 @@ func weightOf(shares int64) int64 {
 	return 1 + (shares-2)*9999/262142
 }
 
-// apply writes resources to the group.
-func (c *cgroups) apply(group string, r *cri.LinuxContainerResources) error {
-	list := settingsOf(r, c.v2)
+// Apply writes resources to the group.
+func (c *Hierarchies) Apply(group string, r *cri.LinuxContainerResources) error {
+	list := settingsOf(r, c.V2)
 	// A limit can neither rise above memory+swap nor fall below what that
 	// would leave: on refusal the two are tried in the other order.
 	var failed []setting
 	for round := range 2 {
 		for _, s := range list {
-			dir := c.of(s.controller, group)
+			dir := c.Of(s.controller, group)
 			if dir == "" {
 				if s.optional || s.value == "0" {
 					continue
 				}
 				return fmt.Errorf("this host has no cgroup controller %q for %s", s.controller, s.file)
 			}
-			err := put(dir+"/"+s.file, s.value)
+			err := writeFile(dir+"/"+s.file, s.value)
 			switch {
 			case err == nil:
 			case s.optional && (errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EACCES)):

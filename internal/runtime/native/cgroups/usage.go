@@ -1,0 +1,167 @@
+package cgroups
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// OOMKilled says whether the kernel killed a process of the group for want of
+// memory, its own limit's or that of a group above; f is its oomFile, may be nil.
+func OOMKilled(f *os.File) bool {
+	b := make([]byte, 2048)
+	n, _ := f.ReadAt(b, 0) // it is short: always io.EOF; an error of a nil file, too
+	for line := range bytes.Lines(b[:max(n, 0)]) {
+		if count, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			return !bytes.Equal(bytes.TrimSpace(count), []byte("0"))
+		}
+	}
+	return false
+}
+
+// Usage is what a cgroup has used.
+type Usage struct {
+	at                             int64  // ns since 1970
+	CPU                            uint64 // ns
+	Memory, inactive, RSS, Swap    uint64 // bytes
+	Limit                          uint64 // bytes; 0 without one
+	Faults, MajorFaults            uint64
+	PIDs                           uint64
+	swapLimit                      uint64 // bytes
+	cpuPressure, memPressure, ioPr *cri.PsiStats
+}
+
+// Measure reads a cgroup; what the host does not count stays zero.
+func (c *Hierarchies) Measure(group string) Usage {
+	u := Usage{at: time.Now().UnixNano()}
+	mem := c.Of("memory", group)
+	stat := fields(mem + "/memory.stat")
+	if c.V2 {
+		dir := c.Tree[0].Mount + group
+		u.CPU = fields(dir + "/cpu.stat")["usage_usec"] * 1000
+		u.Memory, u.Limit = number(dir+"/memory.current"), number(dir+"/memory.max")
+		u.inactive, u.RSS = stat["inactive_file"], stat["anon"]
+		u.Swap, u.swapLimit = number(dir+"/memory.swap.current"), number(dir+"/memory.swap.max")
+		u.Faults, u.MajorFaults = stat["pgfault"], stat["pgmajfault"]
+		u.PIDs = number(dir + "/pids.current")
+		u.cpuPressure, u.memPressure, u.ioPr = pressure(dir+"/cpu.pressure"), pressure(dir+"/memory.pressure"), pressure(dir+"/io.pressure")
+		return u
+	}
+	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
+	u.Memory, u.Limit = number(mem+"/memory.usage_in_bytes"), number(mem+"/memory.limit_in_bytes")
+	if u.Limit >= math.MaxInt64&^4095 { // how v1 says that there is none
+		u.Limit = 0
+	}
+	u.inactive, u.RSS, u.Swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
+	u.Faults, u.MajorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
+	u.PIDs = number(c.Of("pids", group) + "/pids.current")
+	return u
+}
+
+// WorkingSet is what can't be taken back without pain.
+func (u *Usage) WorkingSet() uint64 {
+	if u.Memory < u.inactive {
+		return 0
+	}
+	return u.Memory - u.inactive
+}
+
+// number reads a file with one number; "max" and what is missing are 0.
+func number(path string) uint64 {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return n
+}
+
+// fields reads a file of names and numbers.
+func fields(path string) map[string]uint64 {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	m := map[string]uint64{}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		name, value, ok := strings.Cut(line, " ")
+		if n, err := strconv.ParseUint(value, 10, 64); ok && err == nil {
+			m[name] = n
+		}
+	}
+	return m
+}
+
+// pressure reads a file of pressure stall information; nil where there is none.
+func pressure(path string) *cri.PsiStats {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	p := &cri.PsiStats{Full: &cri.PsiData{}, Some: &cri.PsiData{}}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		f := strings.Fields(line)
+		if len(f) != 5 {
+			continue
+		}
+		d := p.Some
+		if f[0] == "full" {
+			d = p.Full
+		}
+		for _, kv := range f[1:] {
+			k, v, _ := strings.Cut(kv, "=")
+			x, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				continue
+			}
+			switch k {
+			case "avg10":
+				d.Avg10 = x
+			case "avg60":
+				d.Avg60 = x
+			case "avg300":
+				d.Avg300 = x
+			case "total":
+				d.Total = uint64(x)
+			}
+		}
+	}
+	return p
+}
+
+// CPUStats is what CRI reports of processor time.
+func (u *Usage) CPUStats() *cri.CpuUsage {
+	return &cri.CpuUsage{Timestamp: u.at, UsageCoreNanoSeconds: uint64Value(u.CPU), Psi: u.cpuPressure}
+}
+
+// MemoryStats is what CRI reports of memory.
+func (u *Usage) MemoryStats() *cri.MemoryUsage {
+	m := &cri.MemoryUsage{
+		Timestamp: u.at, WorkingSetBytes: uint64Value(u.WorkingSet()), UsageBytes: uint64Value(u.Memory), RssBytes: uint64Value(u.RSS),
+		PageFaults: uint64Value(u.Faults), MajorPageFaults: uint64Value(u.MajorFaults), AvailableBytes: uint64Value(0), Psi: u.memPressure,
+	}
+	if u.Limit > u.WorkingSet() {
+		m.AvailableBytes = uint64Value(u.Limit - u.WorkingSet())
+	}
+	return m
+}
+
+// SwapStats is what CRI reports of swap.
+func (u *Usage) SwapStats() *cri.SwapUsage {
+	return &cri.SwapUsage{Timestamp: u.at, SwapUsageBytes: uint64Value(u.Swap), SwapAvailableBytes: uint64Value(u.swapLimit - min(u.Swap, u.swapLimit))}
+}
+
+// IOStats is what CRI reports of I/O: its pressure.
+func (u *Usage) IOStats() *cri.IoUsage { return &cri.IoUsage{Timestamp: u.at, Psi: u.ioPr} }
+
+// ProcessStats is what CRI reports of processes.
+func (u *Usage) ProcessStats() *cri.ProcessUsage {
+	return &cri.ProcessUsage{Timestamp: u.at, ProcessCount: uint64Value(u.PIDs)}
+}
+
+func uint64Value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }

@@ -1,0 +1,49 @@
+package native
+
+import (
+	"context"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/cgroups"
+)
+
+// scope is the name of a container's unit.
+func (r *Runtime) scope(id string) string { return "cri-" + r.cfg.Name + "-" + id + ".scope" }
+
+// makeCgroup makes the cgroup of a container. Until release is called there may be a
+// process in it that is ours, so that systemd keeps it.
+func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(), err error) {
+	release = func() {}
+	if r.systemd == nil {
+		return release, r.groups.Make(c.rec.Cgroup)
+	}
+	// A monitor that is set up for no pod waits, and ends with its line.
+	holder, err := r.programs.startMonitor(cgroups.Entry{})
+	if err != nil {
+		return release, err
+	}
+	release = func() { holder.conn.Close() }
+	if err := r.systemd.Start(ctx, c.rec.Cgroup, holder.cmd.Process.Pid, c.resources()); err != nil {
+		return release, err
+	}
+	return release, r.groups.Make(c.rec.Cgroup) // hierarchies of v1 that systemd leaves alone
+}
+
+// limit changes the limits of a running container.
+func (r *Runtime) limit(ctx context.Context, group string, limits *cri.LinuxContainerResources) error {
+	if r.systemd != nil {
+		if err := r.systemd.Set(ctx, group, limits); err != nil {
+			return err
+		}
+	}
+	return r.groups.Apply(group, limits)
+}
+
+// endScope has systemd forget the scope of a container that is removed.
+func (r *Runtime) endScope(ctx context.Context, group string) error {
+	if r.systemd == nil {
+		return nil
+	}
+	return r.systemd.Stop(context.WithoutCancel(ctx), group)
+}
