@@ -1,6 +1,6 @@
-// Package app composes carob: it turns the settings of one instance into parts,
-// starts them in order and stops them in reverse. Only here parts meet; nothing
-// in it decides about pods.
+// Package app composes carob: it creates the parts from the settings of one instance, starts them
+// in order, and stops them in reverse. Parts meet only here; nothing in this package decides about
+// pods.
 package app
 
 import (
@@ -9,14 +9,14 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// App is the product as the command line drives it.
+// App is the product, for the command line.
 type App struct{ version string }
 
-// New names the build.
+// New returns the product with the version of this build.
 func New(version string) *App { return &App{version} }
 
-// libraries is the Kubernetes release that carob's libraries are of. The linker
-// puts the same into component-base; a plain `go build` does not.
+// libraries is the Kubernetes release of carob's libraries. The linker sets the same value in
+// component-base; a plain `go build` does not.
 const libraries = "v1.37.2"
 
 // KubernetesVersion is the release whose API carob serves.

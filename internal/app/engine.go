@@ -25,16 +25,17 @@ import (
 	"carob/internal/runtime/remote"
 )
 
-// engine is where containers run: carob's own runtime with its images and
-// network, or another one behind a socket.
+// engine is the container runtime: carob's own with its images and network, or another one behind a
+// socket.
 type engine struct {
 	runtime.Runtime
 	name   string // prefix of a containerID
-	detail string // for people
+	detail string // for display
 	images http.Handler
 	run    func(context.Context) error
 	closes []func() error
-	// onRulesChanged has a function called when the host's firewall was changed; nil: the network does not watch it.
+	// onRulesChanged registers a function that is called when the host's firewall rules change; nil
+	// if the network does not watch them.
 	onRulesChanged func(func())
 }
 
@@ -45,7 +46,7 @@ func openEngine(ctx context.Context, in instance.Instance, version string) (*eng
 	return openNative(ctx, in, version)
 }
 
-// close lets go of what was opened, the last first. Containers go on.
+// close closes what was opened, in reverse order. Containers keep running.
 func (e *engine) close() error {
 	var errs []error
 	for _, closeOne := range slices.Backward(e.closes) {
@@ -123,13 +124,13 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	return e, nil
 }
 
-// runtimeDir holds the records of the native runtime, below the data directory.
+// runtimeDir contains the records of the native runtime, below the data directory.
 const runtimeDir = "runtime"
 
-// spareMonitors stand ready for the next pods; each costs well under 100 kB.
+// spareMonitors are ready for the next pods; each costs well under 100 kB.
 const spareMonitors = 4
 
-// openNetwork is the pod network that the instance asks for.
+// openNetwork opens the pod network that the instance is configured for.
 func openNetwork(ctx context.Context, in instance.Instance) (network.PodNetwork, func() error, error) {
 	if in.CNIConfDir != "" {
 		n, err := cni.Open(cni.Config{ConfDir: in.CNIConfDir, StateDir: filepath.Join(in.DataDir, "network", "cni"), RunDir: in.RunDir})
@@ -157,7 +158,7 @@ func bridgeConfig(in instance.Instance) bridge.Config {
 	}
 }
 
-// storeImages is the native image store as the image service wants it.
+// storeImages adapts the native image store to the image service.
 type storeImages struct{ store *images.Store }
 
 func (s storeImages) Import(ctx context.Context, archive io.Reader, progress func(string)) ([]string, error) {

@@ -9,7 +9,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-// etcdClientTLS is how an external etcd is trusted and convinced; nil without files.
+// etcdClientTLS is the TLS configuration for an external etcd; nil without files.
 func etcdClientTLS(in instance.Instance) (*tls.Config, error) {
 	if in.EtcdCA == "" && in.EtcdCert == "" {
 		return nil, nil
@@ -22,7 +22,7 @@ func etcdClientTLS(in instance.Instance) (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--etcd-cafile: %s has no certificate in it", in.EtcdCA)
+			return nil, fmt.Errorf("--etcd-cafile: %s contains no certificate", in.EtcdCA)
 		}
 	}
 	if in.EtcdCert != "" {

@@ -18,14 +18,14 @@ import (
 	"carob/internal/base/instance"
 )
 
-// flagsFile remembers how an instance was started, for the next start and for
-// `carob down --pods` after it ended.
+// flagsFile records how an instance was started, for the next start and for `carob down --pods`
+// after it ended.
 const flagsFile = "flags.json"
 
-// lastStart is what flagsFile holds.
+// lastStart is the content of flagsFile.
 type lastStart struct {
 	instance.Flags
-	PodsEnded bool `json:",omitempty"` // by `carob down --pods`
+	PodsEnded bool `json:",omitempty"` // set by `carob down --pods`
 }
 
 func saveFlags(dataDir string, l lastStart) error {
@@ -34,12 +34,12 @@ func saveFlags(dataDir string, l lastStart) error {
 		return fmt.Errorf("encode flags: %w", err)
 	}
 	if err := atomicfile.Write(filepath.Join(dataDir, flagsFile), b, 0o600); err != nil {
-		return fmt.Errorf("remember flags: %w", err)
+		return fmt.Errorf("save flags: %w", err)
 	}
 	return nil
 }
 
-// readFlags is the last start; the zero value when there was none.
+// readFlags returns the last start, or the zero value if there was none.
 func readFlags(dataDir string) (lastStart, error) {
 	var l lastStart
 	b, err := os.ReadFile(filepath.Join(dataDir, flagsFile))
@@ -55,7 +55,7 @@ func readFlags(dataDir string) (lastStart, error) {
 	return l, nil
 }
 
-// lastFlags is the instance as it was started last.
+// lastFlags returns the instance with the flags of the last start.
 func lastFlags(in instance.Instance) (instance.Instance, error) {
 	l, err := readFlags(in.DataDir)
 	if err != nil || l.DataDir == "" {
@@ -64,7 +64,7 @@ func lastFlags(in instance.Instance) (instance.Instance, error) {
 	return instance.Derive(l.Flags, in.NodeName)
 }
 
-// sameAsBefore refuses a start whose flags would lose something of the last one.
+// sameAsBefore rejects a start whose flags would lose something of the last start.
 func sameAsBefore(in instance.Instance) error {
 	last, err := readFlags(in.DataDir)
 	if err != nil || last.DataDir == "" || in.Force {
@@ -76,8 +76,8 @@ func sameAsBefore(in instance.Instance) error {
 	return nil
 }
 
-// mayHavePods says whether pods of the last start may still run. Only carob's own
-// runtime can be asked without being opened.
+// mayHavePods reports whether pods of the last start may still run. Only carob's own runtime can be
+// checked without opening it.
 func mayHavePods(dataDir string, last lastStart) bool {
 	if last.PodsEnded {
 		return false
@@ -90,26 +90,26 @@ func mayHavePods(dataDir string, last lastStart) bool {
 	return err == nil && len(entries) > 0
 }
 
-// clusterFile holds the UID of the cluster that this node's pods belong to.
+// clusterFile contains the UID of the cluster that this node's pods belong to.
 const clusterFile = "cluster"
 
-// belongs compares the cluster in the store with the one that this node's pods are
-// of. A node agent ends all pods that its API server does not know: of a store that
-// was lost, emptied or mistaken for another that would be all of them.
+// belongs compares the cluster in the store with the one that this node's pods belong to. A node
+// agent ends all pods that its API server does not know. If the store was lost, emptied, or
+// confused with another, those would be all pods.
 func (c *carob) belongs(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.server.ClientConfig("carob:start", "system:masters"))
 	if err != nil {
-		return fmt.Errorf("ask which cluster this is: %w", err)
+		return fmt.Errorf("read the UID of the cluster: %w", err)
 	}
-	// By convention the UID of this namespace stands for the cluster's.
+	// By convention, the UID of this namespace is the cluster's UID.
 	ns, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("ask which cluster this is: %w", err)
+		return fmt.Errorf("read the UID of the cluster: %w", err)
 	}
 	file := filepath.Join(c.in.DataDir, "node", clusterFile)
 	b, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read which cluster this node belongs to: %w", err)
+		return fmt.Errorf("read the cluster that this node belongs to: %w", err)
 	}
 	known := types.UID(strings.TrimSpace(string(b)))
 	if known == ns.UID {
@@ -119,16 +119,16 @@ func (c *carob) belongs(ctx context.Context) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
-		return fmt.Errorf("remember which cluster this node belongs to: %w", err)
+		return fmt.Errorf("save the cluster that this node belongs to: %w", err)
 	}
 	return atomicfile.Write(file, []byte(ns.UID+"\n"), 0o600)
 }
 
-// otherCluster decides whether a node of the cluster known may become one of found.
+// otherCluster decides whether a node of the cluster known may join the cluster found.
 func otherCluster(known, found types.UID, pods, force bool) error {
 	if known == "" || known == found || !pods || force {
 		return nil
 	}
-	return fmt.Errorf("the store holds another cluster (UID %s) than the one that the pods on this machine belong to (UID %s), and would have them ended: "+
-		"bring the old store back, or end them with `carob down --pods`, or start with --force", found, known)
+	return fmt.Errorf("the store holds another cluster (UID %s) than the one that the pods on this machine belong to (UID %s), so the pods would be ended: "+
+		"restore the previous store, or end the pods with `carob down --pods`, or start with --force", found, known)
 }

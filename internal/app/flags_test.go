@@ -18,8 +18,8 @@ func TestOtherCluster(t *testing.T) {
 		pods, force bool
 		refused     bool
 	}{
-		{"", true, false, false},    // the first start that looks
-		{"new", true, false, false}, // as it was
+		{"", true, false, false},    // the first start with this check
+		{"new", true, false, false}, // unchanged
 		{"old", true, false, true},
 		{"old", false, false, false}, // nothing to lose
 		{"old", true, true, false},
@@ -30,7 +30,8 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
-// TestFlagsOfTheLastStart: what is remembered decides, and `down --pods` clears what pods stood against.
+// TestFlagsOfTheLastStart: the saved flags decide, and `down --pods` removes the restrictions
+// caused by pods.
 func TestFlagsOfTheLastStart(t *testing.T) {
 	dir := t.TempDir()
 	derive := func(f instance.Flags) instance.Instance {
@@ -71,17 +72,17 @@ func TestFlagsOfTheLastStart(t *testing.T) {
 	if err := sameAsBefore(remote); err != nil {
 		t.Errorf("after down --pods: %v", err)
 	}
-	// An older carob's file has no such word.
+	// The file of an older version does not have this field.
 	if err := os.WriteFile(filepath.Join(dir, flagsFile), []byte(`{"DataDir":"`+dir+`","NodeName":"other","PodCIDR":"`+native.PodCIDR+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := sameAsBefore(native); !errors.As(err, &change) || len(change) != 1 || change[0].Flag != "--node-name" {
-		t.Errorf("an older carob's file: %v", err)
+		t.Errorf("the file of an older version: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, flagsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := sameAsBefore(native); err == nil {
-		t.Error("a damaged file is believed")
+		t.Error("a damaged file is accepted")
 	}
 }

@@ -17,28 +17,27 @@ import (
 	"carob/internal/network/unserved"
 )
 
-// machine knows the addresses of this machine as they are now.
+// machine knows the current addresses of this machine.
 type machine struct {
 	in     instance.Instance
-	find   func() []netip.Addr // what the machine has now, the best first; nil: none
+	find   func() []netip.Addr // current addresses, the preferred one first; nil: none
 	ips    atomic.Pointer[[]netip.Addr]
-	change func([]netip.Addr) // told of other addresses, by look
+	change func([]netip.Addr) // called by update after a change
 }
 
 func newMachine(in instance.Instance) *machine {
 	m := &machine{in: in, find: foundIPs, change: func([]netip.Addr) {}}
-	m.look()
+	m.update()
 	return m
 }
 
-// hostIPs are the addresses that the Node object shows: the one the default route
-// uses first, at most one of each family.
+// hostIPs are the addresses for the Node object: the first one of the default route's interface
+// first, at most one of each family.
 func (m *machine) hostIPs() []netip.Addr { return *m.ips.Load() }
 
-// look takes up the machine's addresses. A machine that has lost all of them, on its
-// way from one network to the next, keeps those it had; one that never had any is its
-// own: pods reach it at the bridge.
-func (m *machine) look() {
+// update reads the machine's addresses. A machine that has lost all of them, between two networks,
+// keeps those it had. One that never had any uses the bridge's address, where pods reach it.
+func (m *machine) update() {
 	found, had := onePerFamily(m.find()), m.ips.Load()
 	if len(found) == 0 {
 		if had != nil {
@@ -55,7 +54,7 @@ func (m *machine) look() {
 	}
 }
 
-// foundIPs are the addresses of the device that the default route uses, then of all others.
+// foundIPs are the addresses of the default route's interface, then of all others.
 func foundIPs() []netip.Addr {
 	var all []netip.Addr
 	if routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL); err == nil {
@@ -76,8 +75,8 @@ func foundIPs() []netip.Addr {
 	return all
 }
 
-// addresses are those of a device that stay: not the ones that it changes for privacy,
-// gives up, or only tries.
+// addresses returns the permanent addresses of an interface: not temporary (privacy), deprecated,
+// or tentative ones.
 func addresses(link int) []netip.Addr {
 	l, err := netlink.LinkByIndex(link)
 	if err != nil {
@@ -101,7 +100,7 @@ func addresses(link int) []netip.Addr {
 	return all
 }
 
-// ownLink says whether a link belongs to a container engine, this one or another.
+// ownLink reports whether a link belongs to a container engine, this one or another.
 func ownLink(name string) bool {
 	return slices.ContainsFunc([]string{"carob", "cb-", "veth", "docker", "cni", "br-", "lxc", "virbr"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
@@ -116,10 +115,10 @@ func onePerFamily(all []netip.Addr) []netip.Addr {
 	return out
 }
 
-// servicesTable refuses what is sent to service addresses that nothing serves.
+// servicesTable rejects traffic to service addresses without endpoints.
 func servicesTable(in instance.Instance) string { return in.NFTable + "-services" }
 
-// unservedRanges keeps the refusal in step with the host's routes and rules.
+// unservedRanges updates the rejected ranges when the host's routes and rules change.
 type unservedRanges struct {
 	*unserved.Ranges
 	log klog.Logger
@@ -131,14 +130,14 @@ type unservedRanges struct {
 func (u *unservedRanges) sync() {
 	taken, err := u.Sync()
 	if err != nil {
-		u.log.Error(err, "What is sent to service addresses that nothing serves is not refused, it leaves this host")
+		u.log.Error(err, "Cannot reject traffic to service addresses without endpoints; it leaves this host")
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, o := range taken {
 		if !slices.Contains(u.told, o) {
-			u.log.Error(nil, "This host has a route into the range of services: choose another with --service-cidr", "range", o.Range, "route", o.Route)
+			u.log.Error(nil, "This host has a route into the service range: choose another range with --service-cidr", "range", o.Range, "route", o.Route)
 		}
 	}
 	u.told = taken

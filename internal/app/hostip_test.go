@@ -8,8 +8,8 @@ import (
 	"carob/internal/base/instance"
 )
 
-// A machine that changes its network has other addresses; one that loses all keeps
-// what it had; who follows hears of each change once.
+// When the machine changes its network, its addresses change; when it loses all, it keeps the
+// previous ones; listeners get each change once.
 func TestMachineFollowsItsAddresses(t *testing.T) {
 	addrs := func(list ...string) (out []netip.Addr) {
 		for _, s := range list {
@@ -24,7 +24,7 @@ func TestMachineFollowsItsAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &machine{in: in, find: func() []netip.Addr { return now }, change: func(ips []netip.Addr) { told = append(told, ips) }}
-	m.look()
+	m.update()
 	if got := m.hostIPs(); !slices.Equal(got, addrs("10.88.0.1")) {
 		t.Errorf("without a network: %v", got)
 	}
@@ -36,12 +36,12 @@ func TestMachineFollowsItsAddresses(t *testing.T) {
 		{addrs("198.51.100.3", "198.51.100.4"), addrs("198.51.100.3")},
 	} {
 		now = step.found
-		m.look()
+		m.update()
 		if got := m.hostIPs(); !slices.Equal(got, step.want) {
 			t.Errorf("with %v: %v, want %v", step.found, got, step.want)
 		}
 	}
 	if len(told) != 2 {
-		t.Errorf("told of %v", told)
+		t.Errorf("notified of %v", told)
 	}
 }

@@ -19,17 +19,17 @@ import (
 	"carob/internal/runtime"
 )
 
-// imageStore is what only the native runtime's store can do.
+// imageStore is the part of the native image store that CRI does not have.
 type imageStore interface {
-	// Import reads an archive and answers the names in it.
+	// Import reads an archive and returns the names in it.
 	Import(ctx context.Context, archive io.Reader, progress func(string)) ([]string, error)
-	// Pull fetches an image and answers its id.
+	// Pull pulls an image and returns its ID.
 	Pull(ctx context.Context, name string, progress func(string)) (string, error)
-	// Tag gives an image another name and answers that name in full.
+	// Tag adds a name to an image and returns the complete form of that name.
 	Tag(ctx context.Context, ref, name string) (string, error)
 }
 
-// imageHandler serves imageapi over a runtime; store is nil for a runtime that is not carob's own.
+// imageHandler serves imageapi for a runtime; store is nil unless it is carob's own runtime.
 func imageHandler(images runtime.Images, store imageStore) http.Handler {
 	h := &imageServer{images, store}
 	mux := http.NewServeMux()
@@ -71,12 +71,12 @@ func (h *imageServer) list(w http.ResponseWriter, r *http.Request) {
 		return strings.Compare(strings.Join(a.Tags, " ")+a.ID, strings.Join(b.Tags, " ")+b.ID)
 	})
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(list) // the client is gone when this fails
+	_ = json.NewEncoder(w).Encode(list) // fails only if the client is gone
 }
 
 func (h *imageServer) importArchive(w http.ResponseWriter, r *http.Request) {
 	if h.store == nil {
-		refuse(w, status.Error(codes.Unimplemented, "this node runs on another container runtime: import the image there, for example with `ctr -n k8s.io images import`"))
+		refuse(w, status.Error(codes.Unimplemented, "this node uses another container runtime: import the image there, for example with `ctr -n k8s.io images import`"))
 		return
 	}
 	out := progressStream(w)
@@ -87,7 +87,7 @@ func (h *imageServer) importArchive(w http.ResponseWriter, r *http.Request) {
 func (h *imageServer) pull(w http.ResponseWriter, r *http.Request) {
 	ref := r.URL.Query().Get("ref")
 	if ref == "" {
-		refuse(w, status.Error(codes.InvalidArgument, "no image named: ?ref=NAME"))
+		refuse(w, status.Error(codes.InvalidArgument, "no image name: use ?ref=NAME"))
 		return
 	}
 	out := progressStream(w)
@@ -104,7 +104,8 @@ func (h *imageServer) pull(w http.ResponseWriter, r *http.Request) {
 	out.end([]string{fullName(ref)}, nil)
 }
 
-// fullName is what was asked for as registries and lists have it: nginx is docker.io/library/nginx:latest.
+// fullName is the requested name in the form that registries and lists use: nginx is
+// docker.io/library/nginx:latest.
 func fullName(ref string) string {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -115,7 +116,7 @@ func fullName(ref string) string {
 
 func (h *imageServer) tag(w http.ResponseWriter, r *http.Request) {
 	if h.store == nil {
-		refuse(w, status.Error(codes.Unimplemented, "this node runs on another container runtime: name the image there, for example with `ctr -n k8s.io images tag`"))
+		refuse(w, status.Error(codes.Unimplemented, "this node uses another container runtime: tag the image there, for example with `ctr -n k8s.io images tag`"))
 		return
 	}
 	name, err := h.store.Tag(r.Context(), r.URL.Query().Get("ref"), r.URL.Query().Get("name"))
@@ -142,7 +143,7 @@ func (h *imageServer) remove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// refuse answers an error in plain text.
+// refuse answers with an error in plain text.
 func refuse(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	switch status.Code(err) {
@@ -156,7 +157,7 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, plainError(err), code)
 }
 
-// plainError is an error without the words that gRPC puts around it.
+// plainError returns an error without the text that gRPC adds.
 func plainError(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
@@ -164,7 +165,7 @@ func plainError(err error) string {
 	return err.Error()
 }
 
-// stream writes progress a line at a time.
+// stream writes progress line by line.
 type stream struct {
 	mu  sync.Mutex
 	enc *json.Encoder
@@ -174,7 +175,7 @@ type stream struct {
 func progressStream(w http.ResponseWriter) *stream {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	s := &stream{enc: json.NewEncoder(w), rc: http.NewResponseController(w)}
-	// The archive is still being read while the answer is written.
+	// The archive is still being read while the response is written.
 	_ = s.rc.EnableFullDuplex()
 	return s
 }

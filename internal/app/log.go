@@ -10,19 +10,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logTo sends what all libraries log to standard error, in one form, from level on.
+// logTo sends the logs of all libraries to standard error, in one format, from this level on.
 func logTo(level string) error {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
 	}
-	klog.SetSlogLogger(slog.New(calm{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})}))
-	// What containerd's libraries warn about are capabilities of file systems; their errors come back as such.
+	klog.SetSlogLogger(slog.New(quietHandler{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})}))
+	// containerd's libraries warn about missing features of file systems; errors are returned
+	// anyway.
 	return log.SetLevel("error")
 }
 
-// harmless is what libraries call an error though it is how a client goes away:
-// kubectl ends an exec or a port-forward by closing the connection.
+// harmless lists messages that libraries log as errors when a client disconnects: kubectl ends exec
+// and port-forward by closing the connection.
 var harmless = map[string]bool{
 	"Error on socket receive":                    true,
 	"Error proxying data from client to backend": true,
@@ -30,16 +31,16 @@ var harmless = map[string]bool{
 	"Error closing streaming connection":         true,
 }
 
-// calm is a handler that shows harmless messages only to those who debug.
-type calm struct{ slog.Handler }
+// quietHandler is a handler that logs harmless messages at debug level only.
+type quietHandler struct{ slog.Handler }
 
-func (h calm) Handle(ctx context.Context, r slog.Record) error {
+func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
 	if harmless[r.Message] && !h.Enabled(ctx, slog.LevelDebug) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
 }
 
-func (h calm) WithAttrs(a []slog.Attr) slog.Handler { return calm{h.Handler.WithAttrs(a)} }
+func (h quietHandler) WithAttrs(a []slog.Attr) slog.Handler { return quietHandler{h.Handler.WithAttrs(a)} }
 
-func (h calm) WithGroup(name string) slog.Handler { return calm{h.Handler.WithGroup(name)} }
+func (h quietHandler) WithGroup(name string) slog.Handler { return quietHandler{h.Handler.WithGroup(name)} }

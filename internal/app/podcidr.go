@@ -11,10 +11,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// followPodCIDR makes the Node object anew when it names other address ranges of pods
-// than this start. The API lets nobody change them, so that an object with another UID
-// takes its place, with the same labels, annotations and taints. Pods stay bound to it:
-// they are by its name.
+// followPodCIDR replaces the Node object if its pod address ranges differ from those of this start.
+// The API does not allow changing them, so it creates an object with another UID and the same
+// labels, annotations, and taints. Pods stay bound to it, because they are bound by name.
 func followPodCIDR(ctx context.Context, client kubernetes.Interface, name string, ranges []string) error {
 	nodes := client.CoreV1().Nodes()
 	old, err := nodes.Get(ctx, name, metav1.GetOptions{})
@@ -25,13 +24,13 @@ func followPodCIDR(ctx context.Context, client kubernetes.Interface, name string
 		return fmt.Errorf("read node %s: %w", name, err)
 	}
 	if len(old.Spec.PodCIDRs) == 0 || slices.Equal(old.Spec.PodCIDRs, ranges) {
-		return nil // the agent names them where nobody has
+		return nil // the agent sets them if they are missing
 	}
 	fresh := old.DeepCopy()
 	fresh.ObjectMeta = metav1.ObjectMeta{Name: old.Name, Labels: old.Labels, Annotations: old.Annotations, OwnerReferences: old.OwnerReferences}
 	fresh.Spec.PodCIDR, fresh.Spec.PodCIDRs = ranges[0], ranges
 	if len(old.Finalizers) > 0 {
-		return fmt.Errorf("node %s has other pod address ranges (%v) than this start (%v), and finalizers keep it from being made anew: %v",
+		return fmt.Errorf("node %s has other pod address ranges (%v) than this start (%v), and finalizers prevent that it is created again: %v",
 			name, old.Spec.PodCIDRs, ranges, old.Finalizers)
 	}
 	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -44,6 +43,6 @@ func followPodCIDR(ctx context.Context, client kubernetes.Interface, name string
 	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
 	}
-	klog.FromContext(ctx).Info("The Node object was made anew for other address ranges of pods", "were", old.Spec.PodCIDRs, "are", ranges)
+	klog.FromContext(ctx).Info("Replaced the Node object because the pod address ranges changed", "were", old.Spec.PodCIDRs, "are", ranges)
 	return nil
 }

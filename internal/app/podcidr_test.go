@@ -12,8 +12,8 @@ import (
 	ktesting "k8s.io/client-go/testing"
 )
 
-// The Node object follows --pod-cidr and keeps what others wrote into it; one that
-// fits, that names no range yet or is not there is left alone.
+// The Node object gets the ranges of --pod-cidr and keeps what others wrote into it. It is not
+// changed if the ranges are the same, if it has none yet, or if it does not exist.
 func TestFollowPodCIDR(t *testing.T) {
 	node := func(ranges ...string) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"x": "y"}},
@@ -34,14 +34,14 @@ func TestFollowPodCIDR(t *testing.T) {
 		"no range":           {node(), nil, false},
 		"the same":           {node("10.2.0.0/16", "fd00::/64"), nil, false},
 		"another":            {node("10.1.0.0/16"), []string{"delete", "create"}, false},
-		"one family was":     {node("10.2.0.0/16"), []string{"delete", "create"}, false},
+		"one family before":  {node("10.2.0.0/16"), []string{"delete", "create"}, false},
 		"kept by finalizers": {stuck, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
 			client.PrependReactor("create", "nodes", func(a ktesting.Action) (bool, runtime.Object, error) {
 				c, ok := a.(ktesting.CreateActionImpl)
-				return ok && len(c.CreateOptions.DryRun) > 0, nil, nil // the fake would store it
+				return ok && len(c.CreateOptions.DryRun) > 0, nil, nil // the fake client would store it
 			})
 			if tt.stored != nil {
 				if err := client.Tracker().Add(tt.stored); err != nil {

@@ -15,10 +15,10 @@ import (
 	"carob/internal/base/instance"
 )
 
-// minFree is what a data directory needs at least: the store's log is made whole at once.
+// minFree is the minimum free space of a data directory: etcd allocates its log at once.
 const minFree = 256 << 20
 
-// preflight says in one line why carob can't run here, before anything is made.
+// preflight returns in one line why carob cannot run here, before it creates anything.
 func preflight(in instance.Instance) error {
 	if err := instance.CheckRoot(); err != nil {
 		return err
@@ -27,11 +27,11 @@ func preflight(in instance.Instance) error {
 		return err
 	}
 	if err := os.MkdirAll(in.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
+		return fmt.Errorf("create data directory: %w; choose another with --data-dir", err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(in.DataDir, &fs); err != nil {
-		return fmt.Errorf("look at data directory: %w", err)
+		return fmt.Errorf("check data directory: %w", err)
 	}
 	if fs.Flags&unix.ST_RDONLY != 0 {
 		return fmt.Errorf("data directory %s is on a read-only file system: choose another with --data-dir", in.DataDir)
@@ -42,11 +42,11 @@ func preflight(in instance.Instance) error {
 	return nil
 }
 
-// kernel looks for what containers need of the kernel.
+// kernel checks the kernel features that containers need.
 func kernel(filesystems, namespaces, cgroup string) error {
 	var missing []string
 	if have, err := words(filesystems); err == nil && !have["overlay"] {
-		// It may be a module that loads on the first mount.
+		// The module may be loaded at the first mount.
 		if _, err := os.Stat("/sys/module/overlay"); err != nil && !modular("overlay") {
 			missing = append(missing, "overlayfs (CONFIG_OVERLAY_FS)")
 		}
@@ -80,7 +80,7 @@ func words(file string) (map[string]bool, error) {
 	return have, nil
 }
 
-// modular says whether a kernel module of this name is installed.
+// modular reports whether a kernel module of this name is installed.
 func modular(name string) bool {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -90,16 +90,16 @@ func modular(name string) bool {
 	return err == nil && strings.Contains(string(b), "/"+name+".ko")
 }
 
-// listen opens a port or says who should give way.
+// listen opens a port; its errors name the flag to change.
 func listen(what, flag, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	switch {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s can't listen on %s: address already in use; stop what listens there or choose another with %s", what, addr, flag)
+		return nil, fmt.Errorf("%s can't listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s can't listen on %s: this machine has no such address; choose another with %s", what, addr, flag)
+		return nil, fmt.Errorf("%s can't listen on %s: this machine does not have this address; choose another with %s", what, addr, flag)
 	}
 	return nil, fmt.Errorf("%s can't listen on %s: %w", what, addr, err)
 }

@@ -16,7 +16,7 @@ func TestKernelNamesWhatIsMissing(t *testing.T) {
 	}
 	err := kernel(fs, filepath.Join(dir, "ns"), filepath.Join(dir, "cgroup"))
 	if err == nil {
-		t.Fatal("an empty machine is fine")
+		t.Fatal("an empty machine has no problem")
 	}
 	for _, want := range []string{"net namespaces (CONFIG_NET_NS)", "control groups mounted on /sys/fs/cgroup"} {
 		if !strings.Contains(err.Error(), want) {
@@ -39,7 +39,7 @@ func TestListenNamesTheFlag(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_, err = listen("the API server", "--listen", "192.0.2.1:0")
-	if err == nil || !strings.Contains(err.Error(), "no such address") {
+	if err == nil || !strings.Contains(err.Error(), "does not have this address") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/eviction"
 )
 
-// evictionRules checks the flags about pressure; errors name the flag.
+// evictionRules parses the eviction flags; errors name the flag.
 func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy, error) {
 	var s eviction.Settings
 	var errs []error
@@ -33,7 +33,7 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 		return nil, nil, errors.Join(errs...)
 	}
 	thresholds, err := eviction.Parse(s)
-	wrong("eviction-hard and its like", err)
+	wrong("eviction-hard and related flags", err)
 	rules := &eviction.Config{Thresholds: thresholds, MaxGrace: time.Duration(p.MaxPodGrace) * time.Second, Transition: eviction.DefaultTransition}
 	if p.Transition > 0 {
 		rules.Transition = p.Transition

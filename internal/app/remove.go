@@ -24,12 +24,11 @@ import (
 	"carob/internal/runtime/native/cgroups"
 )
 
-// podUIDLabel is on every sandbox that a node agent makes (L3.164).
+// podUIDLabel is set on every sandbox that a node agent creates (L3.164).
 const podUIDLabel = "io.kubernetes.pod.uid"
 
-// RemovePods ends the pods of an instance that does not run and takes away what
-// they and carob left on the host. The data directory stays: the next Up starts
-// the pods that the API still has.
+// RemovePods ends the pods of an instance that is not running and removes what they and carob left
+// on the host. The data directory stays: the next Up starts the pods that are still in the API.
 func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	if _, err := os.Stat(in.DataDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -57,7 +56,7 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	return saveFlags(in.DataDir, last)
 }
 
-// removeTraces takes away what an instance without pods has on the host beside its data directory.
+// removeTraces removes what an instance without pods has on the host outside its data directory.
 func removeTraces(ctx context.Context, in instance.Instance) error {
 	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")), unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
@@ -73,18 +72,18 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	}
 	links := logs.Links{Dir: in.ContainerLogDir, Logs: in.PodLogDir}
 	links.Sweep()
-	_ = os.Remove(in.ContainerLogDir) // when nobody else uses it
+	_ = os.Remove(in.ContainerLogDir) // if no other instance uses it
 	errs = append(errs, os.RemoveAll(in.RunDir))
 	return errors.Join(errs...)
 }
 
-// hasPods says whether the native runtime has records of sandboxes.
+// hasPods reports whether the native runtime has records of sandboxes.
 func hasPods(in instance.Instance) bool {
 	entries, err := os.ReadDir(filepath.Join(in.DataDir, runtimeDir, "sandboxes"))
 	return err == nil && len(entries) > 0
 }
 
-// endSandboxes stops and removes every sandbox of this instance, side by side.
+// endSandboxes stops and removes every sandbox of this instance, in parallel.
 func endSandboxes(ctx context.Context, in instance.Instance, version string) (err error) {
 	e, err := openEngine(ctx, in, version)
 	if err != nil {
@@ -99,7 +98,7 @@ func endSandboxes(ctx context.Context, in instance.Instance, version string) (er
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(16)
 	for _, s := range list.Items {
-		// A runtime behind a socket may serve others, too.
+		// A runtime behind a socket may have sandboxes of others.
 		if in.RuntimeEndpoint != "" && !own[s.Labels[podUIDLabel]] {
 			continue
 		}
@@ -118,7 +117,7 @@ func endSandbox(ctx context.Context, rt runtime.Sandboxes, id string) error {
 	return nil
 }
 
-// ownPods are the pods whose directories this instance's agent made.
+// ownPods are the pods whose directories this instance's agent created.
 func ownPods(in instance.Instance) map[string]bool {
 	own := map[string]bool{}
 	entries, _ := os.ReadDir(filepath.Join(in.DataDir, "node", "pods"))
@@ -128,11 +127,11 @@ func ownPods(in instance.Instance) map[string]bool {
 	return own
 }
 
-// unmountBelow takes away all mounts below a directory, the innermost first.
+// unmountBelow unmounts everything below a directory, the innermost first.
 func unmountBelow(dir string) error {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return fmt.Errorf("look at mounts: %w", err)
+		return fmt.Errorf("read mounts: %w", err)
 	}
 	var below []string
 	for l := range strings.Lines(string(b)) {
@@ -150,17 +149,17 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// unescape undoes the octal escapes of mountinfo.
+// unescape decodes the octal escapes of mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// removeCgroups removes a cgroup and all below it from every hierarchy, and
-// kills what is still in one.
+// removeCgroups removes a cgroup and its children from every hierarchy, and kills the processes in
+// them.
 func removeCgroups(mountinfo, root string) error {
 	b, err := os.ReadFile(mountinfo)
 	if err != nil {
-		return fmt.Errorf("look at mounts: %w", err)
+		return fmt.Errorf("read mounts: %w", err)
 	}
 	var errs []error
 	for l := range strings.Lines(string(b)) {
@@ -183,7 +182,7 @@ func removeCgroup(dir string) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look at cgroup: %w", err)
+		return fmt.Errorf("read cgroup: %w", err)
 	}
 	var errs []error
 	for _, group := range slices.Backward(all) {
@@ -197,7 +196,7 @@ func removeCgroup(dir string) error {
 	return errors.Join(errs...)
 }
 
-// emptyCgroup kills the processes of a group and removes it as soon as they have left.
+// emptyCgroup kills the processes of a cgroup and removes it as soon as they have ended.
 func emptyCgroup(dir string) error {
 	for range 100 {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -205,7 +204,7 @@ func emptyCgroup(dir string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look at cgroup: %w", err)
+			return fmt.Errorf("read cgroup: %w", err)
 		}
 		for pid := range strings.FieldsSeq(string(b)) {
 			kill(pid)
@@ -218,10 +217,10 @@ func emptyCgroup(dir string) error {
 			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
-	return fmt.Errorf("remove cgroup %s: processes in it do not end", dir)
+	return fmt.Errorf("remove cgroup %s: its processes do not end", dir)
 }
 
-// kill ends a process and waits until it has ended.
+// kill kills a process and waits until it has ended.
 func kill(pid string) {
 	n := 0
 	if _, err := fmt.Sscan(pid, &n); err != nil || n <= 1 {
@@ -237,8 +236,8 @@ func kill(pid string) {
 	}
 }
 
-// removeEmpty removes a directory and its empty subdirectories, if they are there.
-// What is left in them is not ours to remove.
+// removeEmpty removes a directory and its empty subdirectories, if they exist. Everything else in
+// them was not created by carob.
 func removeEmpty(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

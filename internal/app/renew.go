@@ -12,12 +12,12 @@ import (
 	"carob/internal/base/pki"
 )
 
-// renewEvery is between two looks at the certificates: a machine that slept
-// past their end finds new ones soon after it woke.
+// renewEvery is the interval between checks of the certificates: a machine that was suspended past
+// their end gets new ones soon after it resumes.
 const renewEvery = time.Hour
 
-// renewKeys makes certificates anew while carob runs. Connections take them from
-// the next handshake on; the administrator's is written for kubectl.
+// renewKeys renews certificates while carob runs. Connections use them from the next handshake on;
+// the administrator's is written for kubectl.
 func (c *carob) renewKeys(ctx context.Context) error {
 	renewKeys(ctx, c.keys, c.writeKubeconfig)
 	return nil
@@ -31,8 +31,8 @@ func (c *carob) writeKubeconfig() error {
 	return nil
 }
 
-// renewKeys looks at the keys until ctx ends; it calls write when the
-// administrator's has changed, until that succeeds.
+// renewKeys checks the keys until ctx is done; when the administrator's certificate has changed, it
+// calls write until that succeeds.
 func renewKeys(ctx context.Context, keys *pki.PKI, write func() error) {
 	log := klog.FromContext(ctx)
 	t := time.NewTicker(renewEvery)
@@ -46,18 +46,18 @@ func renewKeys(ctx context.Context, keys *pki.PKI, write func() error) {
 		}
 		renewed, err := keys.Renew(time.Now())
 		if err != nil {
-			log.Error(err, "Renewing certificates failed")
+			log.Error(err, "Cannot renew certificates")
 		}
 		for _, l := range renewed {
 			leaf := l.Pair().TLS.Leaf
-			log.Info("A certificate was renewed", "name", leaf.Subject.CommonName, "until", leaf.NotAfter)
+			log.Info("Renewed a certificate", "name", leaf.Subject.CommonName, "until", leaf.NotAfter)
 		}
 		written = written && !slices.Contains(renewed, keys.Admin)
 		if written {
 			continue
 		}
 		if err := write(); err != nil {
-			log.Error(err, "The administrator's new certificate could not be handed out")
+			log.Error(err, "Cannot write the kubeconfig with the administrator's new certificate")
 			continue
 		}
 		written = true

@@ -12,7 +12,7 @@ import (
 	"carob/internal/base/pki"
 )
 
-// handshake connects a client to a server, each with the certificate of the moment.
+// handshake connects a client to a server, each with its current certificate.
 func handshake(keys *pki.PKI, server, client *pki.Leaf) error {
 	here, there := net.Pipe()
 	defer here.Close()
@@ -25,7 +25,7 @@ func handshake(keys *pki.PKI, server, client *pki.Leaf) error {
 	return errors.Join(err, <-done)
 }
 
-// A carob that runs for years never shows a certificate that has ended.
+// A carob that runs for years never presents an expired certificate.
 func TestCertificatesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -81,12 +81,12 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		before := written.TLS.Leaf
 		time.Sleep(365 * 24 * time.Hour)
 		if synctest.Wait(); written.TLS.Leaf != before {
-			t.Fatal("written in spite of a full disk")
+			t.Fatal("written despite a full disk")
 		}
 		full = false
 		time.Sleep(2 * renewEvery)
 		if synctest.Wait(); written.TLS.Leaf == before {
-			t.Error("not written once there was room")
+			t.Error("not written although there was space")
 		}
 	})
 }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// simGC is the collector's target while simulating: runs are short and leave nothing.
+	// simGC is the garbage collector's target during simulations: runs are short and keep nothing.
 	simGC = 800
-	// simTrace is how many lines of a failed run are shown.
+	// simTrace is the number of lines shown of a failed run.
 	simTrace = 60
-	// simProgress is how often it is said how far many seeds are.
+	// simProgress is the interval between progress messages.
 	simProgress = 5 * time.Second
 )
 
-// Simulate implements cli.Engine with package sim. False means that a promise broke.
+// Simulate implements cli.Engine with package sim. It returns false if an invariant was violated.
 func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.Writer) (ok bool, err error) {
 	if s.List {
 		for _, i := range sim.Invariants {
@@ -45,7 +45,7 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 	if err != nil {
 		if s.All {
 			for _, b := range t.Broken {
-				_, _ = fmt.Fprintf(out, "%d of %d seeds break %s\n  %s\n", b.Times, t.Runs, b.First.Invariant, b.First.Where())
+				_, _ = fmt.Fprintf(out, "%d of %d seeds violate %s\n  %s\n", b.Times, t.Runs, b.First.Invariant, b.First.Where())
 			}
 		}
 		return simFailed(ctx, err, true, out)
@@ -69,7 +69,8 @@ func simulateOne(ctx context.Context, s cli.Simulation, out io.Writer) (bool, er
 	return true, err
 }
 
-// simFailed shows what broke; with shrink the shortest run that breaks it, and what led there.
+// simFailed prints the violation; with shrink also the shortest run that violates the invariant,
+// and the steps that led to it.
 func simFailed(ctx context.Context, err error, shrink bool, out io.Writer) (bool, error) {
 	var v *sim.Violation
 	if !errors.As(err, &v) {

@@ -7,11 +7,11 @@ import (
 	"slices"
 )
 
-// stack runs parts and stops them in reverse: a part never outlives what it
-// stands on. Each part has one lifecycle, Run(ctx), which returns when ctx ends
-// and everything the part started has stopped.
+// stack runs parts and stops them in reverse: a part never outlives the parts it depends on. Each
+// part has one lifecycle, Run(ctx), which returns when ctx is done and everything that the part
+// started has stopped.
 //
-//	start ─▶ start ─▶ … ─▶ wait ──a part fails or ctx ends──▶ stop ◀─ stop ◀─ …
+//	start ─▶ start ─▶ … ─▶ wait ──a part fails or ctx is done──▶ stop ◀─ stop ◀─ …
 type stack struct {
 	parts  []*part
 	failed chan error
@@ -26,7 +26,8 @@ type part struct {
 
 func newStack() *stack { return &stack{failed: make(chan error, 1)} }
 
-// start runs a part until stop. Its context ends only in its turn, not with the caller's.
+// start runs a part until stop. Its context ends at its turn in stop, not with the caller's
+// context.
 func (s *stack) start(ctx context.Context, name string, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &part{name: name, cancel: cancel, done: make(chan struct{})}
@@ -50,7 +51,7 @@ func (s *stack) start(ctx context.Context, name string, run func(context.Context
 	}()
 }
 
-// await waits for ready; it fails when a part fails first or ctx ends.
+// await waits for ready; it fails if a part fails first or ctx is done.
 func (s *stack) await(ctx context.Context, ready <-chan struct{}) error {
 	select {
 	case <-ready:
@@ -62,7 +63,7 @@ func (s *stack) await(ctx context.Context, ready <-chan struct{}) error {
 	}
 }
 
-// wait blocks until ctx ends or a part fails.
+// wait blocks until ctx is done or a part fails.
 func (s *stack) wait(ctx context.Context) error {
 	select {
 	case err := <-s.failed:
@@ -72,7 +73,7 @@ func (s *stack) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends all parts, the last started first.
+// stop ends all parts, in reverse order of their start.
 func (s *stack) stop() error {
 	var errs []error
 	for _, p := range slices.Backward(s.parts) {

@@ -14,7 +14,7 @@ func TestStackStopsInReverse(t *testing.T) {
 	for _, name := range []string{"store", "server", "agent"} {
 		s.start(t.Context(), name, func(ctx context.Context) error {
 			<-ctx.Done()
-			order = append(order, name) // stop waits for each, so there is no race
+			order = append(order, name) // stop waits for each part, so there is no race
 			return ctx.Err()
 		})
 	}

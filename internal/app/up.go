@@ -39,12 +39,12 @@ import (
 	"carob/internal/timeline"
 )
 
-// Identities of carob's own parts towards the API server.
+// The identities with which carob's own parts use the API server.
 const (
 	schedulerUser  = "system:kube-scheduler"
 	controllerUser = "system:kube-controller-manager"
 	nodesGroup     = "system:nodes"
-	ownUser        = "system:apiserver" // what nobody else may, as upstream's own client
+	ownUser        = "system:apiserver" // rights that no other part has, as upstream's own client
 )
 
 // Up runs one carob until ctx ends.
@@ -71,8 +71,8 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	if err := sameAsBefore(in); err != nil {
 		return err
 	}
-	if err := instance.Register(instance.RegistryDir, in); err != nil { // a cluster works as well without
-		klog.FromContext(ctx).Info("`carob ls` will not show this cluster", "err", err)
+	if err := instance.Register(instance.RegistryDir, in); err != nil { // the cluster also works without it
+		klog.FromContext(ctx).Info("Cannot register this cluster; `carob ls` will not list it", "err", err)
 	}
 	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
 	if last, err := readFlags(in.DataDir); err == nil {
@@ -81,7 +81,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	defer func() {
 		err = errors.Join(err, c.close())
 		if !owner.Ready && in.RuntimeEndpoint == "" && !hasPods(in) {
-			err = errors.Join(err, removeTraces(ctx, in)) // nothing half started stays
+			err = errors.Join(err, removeTraces(ctx, in)) // nothing that was started is left running
 		}
 	}()
 	if err := c.prepare(); err != nil {
@@ -89,7 +89,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	}
 	if err := c.open(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // asked to stop meanwhile
+			return nil // a stop was requested meanwhile
 		}
 		return err
 	}
@@ -98,7 +98,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	}
 	if err := c.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // asked to stop before it was ready
+			return nil // a stop was requested before it was ready
 		}
 		return err
 	}
@@ -108,7 +108,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	}
 	p.Ready(owner.URL)
 	c.parts.start(ctx, "memory", func(ctx context.Context) error {
-		// The process works as well when it is not as small as it could be.
+		// The process also works if its memory cannot be reduced.
 		if err := memory.Follow(ctx, settleAfter...); err != nil {
 			klog.FromContext(ctx).V(2).Info("Memory was not released", "err", err)
 		}
@@ -118,8 +118,8 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	return c.parts.wait(ctx)
 }
 
-// settleAfter leaves the processor to the first pods, and comes back for what the
-// parts that start late have used.
+// settleAfter leaves the CPU to the first pods; the second time is for memory of parts that start
+// late.
 var settleAfter = []time.Duration{2 * time.Second, 8 * time.Second}
 
 // carob is one running instance.
@@ -150,7 +150,7 @@ func url(in instance.Instance) string {
 	return "https://" + netip.AddrPortFrom(host, in.ListenAddr.Port()).String()
 }
 
-// prepare takes the ports and makes the keys: what fails fast fails first.
+// prepare takes the ports and creates the keys, which can fail quickly.
 func (c *carob) prepare() (err error) {
 	if c.api, err = listen("the API server", "--listen", c.in.ListenAddr.String()); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *carob) prepare() (err error) {
 		return err
 	}
 	if err := os.MkdirAll(c.in.RunDir, 0o700); err != nil {
-		return fmt.Errorf("make runtime directory: %w", err)
+		return fmt.Errorf("create runtime directory: %w", err)
 	}
 	c.machine = newMachine(c.in)
 	c.keys, err = pki.Open(c.certificates(c.machine.hostIPs()), time.Now())
@@ -173,7 +173,7 @@ func (c *carob) prepare() (err error) {
 	return nil
 }
 
-// certificates says for which names and addresses certificates are made.
+// certificates returns the names and addresses for which certificates are issued.
 func (c *carob) certificates(hostIPs []netip.Addr) pki.Config {
 	names := []string{c.in.NodeName}
 	for _, ip := range hostIPs {
@@ -189,8 +189,8 @@ func (c *carob) certificates(hostIPs []netip.Addr) pki.Config {
 	}
 }
 
-// followAddresses tells all parts of other addresses of the machine: of a laptop in
-// another network, of a machine that woke up.
+// followAddresses notifies all parts when the addresses of the machine change, for example of a
+// laptop in another network.
 func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error, error) {
 	watch, err := netwatch.Open()
 	if err != nil {
@@ -198,9 +198,9 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 	}
 	return func(ctx context.Context) error {
 		c.machine.change = func(ips []netip.Addr) {
-			klog.FromContext(ctx).Info("The machine has other addresses", "addresses", ips)
+			klog.FromContext(ctx).Info("The addresses of the machine have changed", "addresses", ips)
 			if err := c.keys.Rename(c.certificates(ips), time.Now()); err != nil {
-				klog.FromContext(ctx).Error(err, "The certificates don't name the machine's new addresses")
+				klog.FromContext(ctx).Error(err, "Cannot issue certificates for the machine's new addresses")
 			}
 			c.server.Advertise(c.advertise())
 			agent.HostChanged()
@@ -210,13 +210,13 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 			c.engine.onRulesChanged(services.sync)
 		}
 		return watch.Run(ctx, func() {
-			c.machine.look()
+			c.machine.update()
 			services.sync()
 		})
 	}, nil
 }
 
-// open builds what needs time, side by side: the store with the API server, and the runtime.
+// open builds in parallel what takes time: the store with the API server, and the runtime.
 func (c *carob) open(ctx context.Context) error {
 	var err error
 	if c.timeline, err = timeline.Open(filepath.Join(c.in.DataDir, "timeline")); err != nil {
@@ -256,7 +256,7 @@ func storeDetail(in instance.Instance) string {
 	return "embedded etcd"
 }
 
-// advertise is where pods find the API server.
+// advertise is the address where pods find the API server.
 func (c *carob) advertise() netip.Addr {
 	if a := c.in.ListenAddr.Addr(); !a.IsUnspecified() {
 		return a
@@ -264,7 +264,7 @@ func (c *carob) advertise() netip.Addr {
 	return c.machine.hostIPs()[0]
 }
 
-// reachable is where this host itself reaches a listener.
+// reachable is the address where this host itself reaches a listener.
 func reachable(at netip.AddrPort) netip.AddrPort {
 	switch a := at.Addr(); {
 	case a.IsUnspecified() && a.Is4():
@@ -275,7 +275,8 @@ func reachable(at netip.AddrPort) netip.AddrPort {
 	return at
 }
 
-// dialNode reaches the agent of this process at its own listener; others by their address.
+// dialNode connects to the agent of this process at its own listener, and to others by their
+// address.
 func (c *carob) dialNode(ctx context.Context, name, addr string) (net.Conn, error) {
 	if name == c.in.NodeName {
 		addr = reachable(c.in.AgentListen).String()
@@ -284,7 +285,7 @@ func (c *carob) dialNode(ctx context.Context, name, addr string) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// start runs the parts and returns when the cluster takes pods.
+// start runs the parts and returns when the cluster accepts pods.
 func (c *carob) start(ctx context.Context) error {
 	c.parts.start(ctx, "runtime", c.engine.run)
 	c.parts.start(ctx, "API server", c.server.Run)
@@ -334,8 +335,8 @@ func (c *carob) start(ctx context.Context) error {
 
 func (c *carob) agent() (*node.Agent, error) {
 	nodeClient := c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
-	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) { // one manifest is fine
-		return nil, fmt.Errorf("make the directory of static pods: %w", err)
+	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) { // a single manifest is allowed
+		return nil, fmt.Errorf("create the directory for static pods: %w", err)
 	}
 	callers := x509.NewCertPool()
 	callers.AddCert(c.keys.CA)
@@ -364,13 +365,13 @@ func (c *carob) agent() (*node.Agent, error) {
 	return agent, err
 }
 
-// completePod does to a static pod what the API server does to others.
+// completePod applies the API server's defaults to a static pod.
 func completePod(pod *corev1.Pod) error {
 	pods.DefaultPod(pod)
 	return pods.ValidatePodCreate(pod).ToAggregate()
 }
 
-// close stops everything that was opened, the last first. Containers go on.
+// close closes everything that was opened, in reverse order. Containers keep running.
 func (c *carob) close() error {
 	errs := []error{c.parts.stop()}
 	if c.engine != nil {
@@ -381,7 +382,7 @@ func (c *carob) close() error {
 	}
 	for _, l := range []net.Listener{c.api, c.agentListener} {
 		if l != nil {
-			_ = l.Close() // closed by its server, when that came to run
+			_ = l.Close() // already closed by its server, if that was running
 		}
 	}
 	return errors.Join(errs...)
