@@ -8,8 +8,8 @@ import (
 	"carob/internal/base/journal"
 )
 
-// FuzzSegments reads a log that a crash or a disk has damaged: what is whole is
-// told, and the log goes on.
+// FuzzSegments reads a log that a crash or a disk error has damaged: complete entries are returned,
+// and the log continues.
 func FuzzSegments(f *testing.F) {
 	f.Add([]byte(`{"time":"2026-11-21T00:00:00Z","namespace":"a","pod":"b","uid":"u"}` + "\n" + `{"time":`))
 	f.Add([]byte("\x00\x00\n{}\nnull\n[1]\n"))

@@ -5,9 +5,9 @@ import (
 	"net/http"
 )
 
-// Handler serves GET /timeline/{namespace}/{pod}: the entries of all pods of that
-// name as a JSON list, oldest first; 404 when nothing is known. It asks nobody for
-// a name or password: whoever mounts it authenticates.
+// Handler serves GET /timeline/{namespace}/{pod}: the entries of all pods with that name as a JSON
+// list, oldest first; 404 if there are none. It does not authenticate: the server that mounts it
+// must.
 func (s *Store) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /timeline/{namespace}/{pod}", s.servePod)
@@ -31,5 +31,5 @@ func (s *Store) servePod(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // an error is the client's who went away
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
 }

@@ -1,12 +1,12 @@
-// Package timeline keeps what happened to pods on this node, so that it can be
-// told after the pod, and after a restart of carob. The node's parts record into
-// Store; the agent's server mounts its Handler.
+// Package timeline stores what happened to pods on this node, so that it is available after the pod
+// is deleted and after a restart of carob. The node's parts record into Store; the agent's server
+// mounts its Handler.
 //
-// The log is a row of segment files with one JSON entry a line. It is bounded: the
-// oldest segment goes when there are too many. It is written behind: entries gather
-// in memory and are written together a moment later, without fsync, so recording
-// costs the pod nothing; a crash of the machine may lose the last moment. Nothing
-// runs while nothing is recorded. Recording must never block or fail its caller.
+// The log is a sequence of segment files with one JSON entry per line. Its size is limited: the
+// oldest segment is removed when there are too many. Entries are queued in memory and written
+// together a moment later, without fsync, so recording does not slow a pod down; a crash of the
+// machine may lose the last moment. Nothing runs while nothing is recorded. Recording must never
+// block or fail its caller.
 package timeline
 
 import (
@@ -30,35 +30,35 @@ import (
 	"carob/internal/base/journal"
 )
 
-// Limits bound the log.
+// Limits are the limits of the log.
 type Limits struct {
-	Segment int64         // bytes after which a new file is begun
-	Files   int           // segments kept, the one being written included
-	Buffer  int           // entries that may wait to be written; more are dropped
-	Delay   time.Duration // from the first waiting entry to the write
+	Segment int64         // bytes after which a new file is started
+	Files   int           // segments to keep, including the current one
+	Buffer  int           // maximum number of queued entries; more are dropped
+	Delay   time.Duration // from the first queued entry to the write
 }
 
-// Defaults keep 16 MiB, which is some hundred thousand entries or thousands of pods.
+// Defaults keep 16 MiB, which is some hundred thousand entries, or thousands of pods.
 func Defaults() Limits {
 	return Limits{Segment: 2 << 20, Files: 8, Buffer: 1 << 16, Delay: 200 * time.Millisecond}
 }
 
-// Store is the log of one node. Make it with Open; it is safe for concurrent use.
+// Store is the log of one node. Create it with Open; it is safe for concurrent use.
 type Store struct {
 	dir    string
 	limits Limits
 
-	mu      sync.Mutex // guards what waits
+	mu      sync.Mutex // guards the queue
 	waiting []journal.Entry
 	dropped int
-	timer   *time.Timer // runs while entries wait
+	timer   *time.Timer // runs while entries are queued
 	closed  bool
 
 	io       sync.Mutex // guards the files; taken before mu
-	file     *os.File   // being written; nil before the first write
+	file     *os.File   // current file; nil before the first write
 	size     int64
-	segments []uint64 // numbers of the files there are, ascending
-	failing  bool     // the last write failed; the next failure isn't news
+	segments []uint64 // numbers of the existing files, ascending
+	failing  bool     // the last write failed; do not log the next failure
 }
 
 var (
@@ -68,13 +68,13 @@ var (
 
 const suffix = ".jsonl"
 
-// Open opens the log in dir, which is made if it is missing (0700).
+// Open opens the log in dir, which is created if it is missing (0700).
 func Open(dir string) (*Store, error) { return OpenLimited(dir, Defaults()) }
 
-// OpenLimited is Open with other bounds.
+// OpenLimited is Open with other limits.
 func OpenLimited(dir string, l Limits) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make timeline directory: %w", err)
+		return nil, fmt.Errorf("create timeline directory: %w", err)
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Store) Record(e journal.Entry) {
 	}
 }
 
-// Flush writes what waits. It is called by itself; a caller need not.
+// Flush writes queued entries. It runs automatically; callers need not call it.
 func (s *Store) Flush() error {
 	s.io.Lock()
 	defer s.io.Unlock()
@@ -129,12 +129,12 @@ func (s *Store) Flush() error {
 	}
 	s.mu.Unlock()
 	if dropped > 0 {
-		klog.Background().Info("The timeline could not keep up; entries are lost", "dropped", dropped)
+		klog.Background().Info("Timeline entries were dropped because writing is too slow", "dropped", dropped)
 	}
 	return s.write(entries)
 }
 
-// write appends entries; s.io is held.
+// write appends entries; the caller holds s.io.
 func (s *Store) write(entries []journal.Entry) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -168,8 +168,8 @@ func (s *Store) put(buf *bytes.Buffer) error {
 	return nil
 }
 
-// rotate begins a new segment and drops the oldest beyond the limit. A segment of
-// an earlier run is never continued: its last line may be torn.
+// rotate starts a new segment and removes the oldest beyond the limit. A segment of an earlier run
+// is never continued, because its last line may be incomplete.
 func (s *Store) rotate() error {
 	if s.file != nil {
 		err := s.file.Close()
@@ -184,7 +184,7 @@ func (s *Store) rotate() error {
 	}
 	f, err := os.OpenFile(s.path(next), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make timeline segment: %w", err)
+		return fmt.Errorf("create timeline segment: %w", err)
 	}
 	s.file, s.size = f, 0
 	s.segments = append(s.segments, next)
@@ -197,17 +197,17 @@ func (s *Store) rotate() error {
 	return nil
 }
 
-// report logs a failed background write, once until one succeeds again.
+// report logs a failed background write, once until a write succeeds again.
 func (s *Store) report(err error) {
 	s.io.Lock()
 	defer s.io.Unlock()
 	if err != nil && !s.failing {
-		klog.Background().Error(err, "Writing the timeline failed; entries are lost", "dir", s.dir)
+		klog.Background().Error(err, "Cannot write the timeline; entries are lost", "dir", s.dir)
 	}
 	s.failing = err != nil
 }
 
-// Pod implements journal.Reader: all that is known of the pods of this name, oldest first.
+// Pod implements journal.Reader: all entries of the pods with this name, oldest first.
 func (s *Store) Pod(ctx context.Context, namespace, name string) ([]journal.Entry, error) {
 	if err := s.Flush(); err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (s *Store) Pod(ctx context.Context, namespace, name string) ([]journal.Entr
 		}
 		entries, err := search(s.path(n), namespace, name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // dropped meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read timeline: %w", err)
@@ -233,14 +233,15 @@ func (s *Store) Pod(ctx context.Context, namespace, name string) ([]journal.Entr
 	return found, nil
 }
 
-// search reads one segment. Lines that can't be read are what a crash left of an entry.
+// search reads one segment and skips lines that do not parse: a crash may leave an incomplete
+// entry.
 func search(path, namespace, name string) ([]journal.Entry, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	mark := []byte(`"pod":` + strconv.Quote(name)) // cheap test before decoding
+	mark := []byte(`"pod":` + strconv.Quote(name)) // cheap check before decoding
 	var found []journal.Entry
 	r := bufio.NewReaderSize(f, 64<<10)
 	for {
@@ -255,7 +256,7 @@ func search(path, namespace, name string) ([]journal.Entry, error) {
 	}
 }
 
-// Close writes what waits and closes the log; later entries are dropped.
+// Close writes queued entries and closes the log; later entries are dropped.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -50,7 +50,7 @@ func TestSurvivesPodAndRestart(t *testing.T) {
 	s := open(t, dir, Defaults())
 	s.Record(entry("web", 2))
 	s.Record(entry("other", 3))
-	s.Record(entry("web", 1)) // late: a clock that is read before a lock is taken
+	s.Record(entry("web", 1)) // late: the clock is read before the lock is taken
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,7 @@ func TestBufferIsBounded(t *testing.T) {
 	}
 }
 
-// TestWritesBehindOnce proves that entries reach the disk by themselves, together,
-// and that nothing is left running afterwards.
+// TestWritesBehindOnce: entries are written by themselves, together, and nothing runs afterwards.
 func TestWritesBehindOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -151,7 +150,7 @@ func TestWritesBehindOnce(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.timer != nil {
-			t.Error("a timer runs while nothing waits")
+			t.Error("a timer runs while no entries are queued")
 		}
 	})
 }

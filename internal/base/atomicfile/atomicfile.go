@@ -1,6 +1,6 @@
-// Package atomicfile replaces files so that a reader, or the next start after a
-// crash, sees the old content or the new one and never a part of either.
-// Anybody may import it; it must never follow or create directories.
+// Package atomicfile replaces files atomically: a reader, or the next start after a crash, sees
+// either the old or the new content, never a part of both. Any package may import it; it must never
+// follow symbolic links or create directories.
 package atomicfile
 
 import (
@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// Write replaces name with data by way of a synced temporary file in the same
-// directory and a rename, and syncs the directory: after Write returned, the
-// new content outlives a power cut. perm is set exactly, whatever the umask.
+// Write replaces name with data, through a synced temporary file in the same directory and a
+// rename, and syncs the directory. When Write returns, the new content survives a power failure.
+// perm is set exactly, whatever the umask.
 func Write(name string, data []byte, perm fs.FileMode) error {
 	if err := replace(name, data, perm, true); err != nil {
 		return err
@@ -20,8 +20,8 @@ func Write(name string, data []byte, perm fs.FileMode) error {
 	return syncDir(filepath.Dir(name))
 }
 
-// WriteUnsynced is Write without waiting for the disk: after a power cut the
-// file may hold the old content or be damaged. It is for what can be made again.
+// WriteUnsynced is Write without waiting for the disk: after a power failure the file may have the
+// old content or be damaged. It is for content that can be created again.
 func WriteUnsynced(name string, data []byte, perm fs.FileMode) error {
 	return replace(name, data, perm, false)
 }
@@ -33,7 +33,7 @@ func replace(name string, data []byte, perm fs.FileMode, sync bool) (err error) 
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close() // the first error is the one that tells
+			_ = f.Close() // the first error shows the cause
 			_ = os.Remove(f.Name())
 			err = fmt.Errorf("write %s: %w", name, err)
 		}

@@ -41,7 +41,7 @@ func TestWriteFails(t *testing.T) {
 	if err := atomicfile.Write(filepath.Join(dir, "missing", "f"), nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("into a missing directory: %v", err)
 	}
-	// A directory in the way: the rename fails and the temporary file goes.
+	// A directory with the same name: the rename fails and the temporary file is removed.
 	if err := os.Mkdir(filepath.Join(dir, "d"), 0o700); err != nil {
 		t.Fatal(err)
 	}

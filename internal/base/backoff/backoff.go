@@ -1,6 +1,5 @@
-// Package backoff computes how long to wait before trying again. It is a pure
-// leaf: jitter comes from a hash of what is tried, so the same history gives the
-// same waits.
+// Package backoff computes the delay before a retry. It is a pure leaf package: jitter is a hash of
+// what is retried, so the same history gives the same delays.
 package backoff
 
 import (
@@ -14,7 +13,7 @@ type Exponential struct {
 	Max     time.Duration
 }
 
-// Delay is the wait after the n-th failure in a row, n from 1; 0 for n below 1.
+// Delay is the delay after the n-th consecutive failure, n from 1; 0 for n below 1.
 func (e Exponential) Delay(n int) time.Duration {
 	if n < 1 {
 		return 0
@@ -29,7 +28,7 @@ func (e Exponential) Delay(n int) time.Duration {
 	return min(d, e.Max)
 }
 
-// Jitter stretches d by up to a fraction of itself, the same each time for the same seed.
+// Jitter extends d by up to a fraction of itself, always by the same for the same seed.
 func Jitter(d time.Duration, fraction float64, seed string) time.Duration {
 	h := fnv.New32a()
 	h.Write([]byte(seed))

@@ -1,6 +1,6 @@
-// Package beneath opens regular files below a directory of which others may change what lies
-// in it: through no symbolic link, and no pipe or device. Container logs are such files,
-// because a pod may mount the host's /var/log.
+// Package beneath opens regular files below a directory that untrusted users may write to. It
+// follows no symbolic link and opens no pipe or device. Container logs are such files, because a
+// pod may mount the host's /var/log.
 package beneath
 
 import (
@@ -17,13 +17,13 @@ import (
 const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
 var (
-	errLink    = errors.New("a symbolic link is in the way, which is not followed here")
+	errLink    = errors.New("path contains a symbolic link, which is not followed here")
 	errSpecial = errors.New("not a regular file")
 )
 
-// Open opens the regular file name, a path relative to root, with O_* flags; perm is for a
-// file that O_CREAT makes. Links lead to root itself, none below it. Its errors are
-// *fs.PathError with the whole path.
+// Open opens the regular file name, a path relative to root, with O_* flags; perm is for a file
+// that O_CREAT creates. Symbolic links are followed in root, but not below it. Its errors are
+// *fs.PathError with the full path.
 func Open(root, name string, flags int, perm os.FileMode) (*os.File, error) {
 	whole := filepath.Join(root, name)
 	dir, err := directory(root)
@@ -31,7 +31,7 @@ func Open(root, name string, flags int, perm os.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	// A pipe must not hold us up; a regular file has nothing to wait for.
+	// Opening a pipe must not block; a regular file never does.
 	fd, err := openat(dir, name, flags|unix.O_NONBLOCK|unix.O_NOCTTY, perm)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: whole, Err: err}
@@ -47,7 +47,7 @@ func Open(root, name string, flags int, perm os.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), whole), nil
 }
 
-// MkdirAll makes the directory name, a path relative to root, with its parents below root.
+// MkdirAll creates the directory name, a path relative to root, and its parents below root.
 func MkdirAll(root, name string, perm os.FileMode) error {
 	at, err := directory(root)
 	if err != nil {
@@ -99,10 +99,10 @@ func openat(dir int, name string, flags int, perm os.FileMode) (int, error) {
 	for tries := 0; ; tries++ {
 		fd, err := unix.Openat2(dir, strings.TrimPrefix(filepath.Clean(name), "/"), how)
 		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN) && tries < 32: // a rename elsewhere
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN) && tries < 32: // a concurrent rename
 		case errors.Is(err, unix.ELOOP):
 			return -1, fmt.Errorf("%w (%w)", errLink, err)
-		case errors.Is(err, unix.ENXIO): // a pipe that nobody reads, a socket
+		case errors.Is(err, unix.ENXIO): // a pipe without a reader, a socket
 			return -1, errSpecial
 		default:
 			return fd, err

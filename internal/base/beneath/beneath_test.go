@@ -14,7 +14,7 @@ import (
 
 func TestOpen(t *testing.T) {
 	outside, real, dir := t.TempDir(), t.TempDir(), t.TempDir()
-	root := filepath.Join(dir, "root") // a link to the root itself is the administrator's
+	root := filepath.Join(dir, "root") // a link to the root itself is set by the administrator
 	for _, err := range []error{
 		os.Symlink(real, root), os.MkdirAll(filepath.Join(real, "pod", "c"), 0o755),
 		os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600),

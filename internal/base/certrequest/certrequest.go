@@ -1,6 +1,6 @@
-// Package certrequest reads the PKCS #10 requests in CertificateSigningRequest
-// objects. Admission and the signing controller use it. It must never trust what a
-// request says: it only parses it and checks that the requester holds the key.
+// Package certrequest parses the PKCS #10 requests in CertificateSigningRequest objects. Admission
+// and the signing controller use it. It must never trust the content of a request: it only parses
+// it and checks that the requester holds the key.
 package certrequest
 
 import (

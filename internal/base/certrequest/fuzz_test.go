@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// FuzzParse reads requests of strangers: what is accepted is signed by its key.
+// FuzzParse parses untrusted requests: an accepted request is signed by its key.
 func FuzzParse(f *testing.F) {
 	for i, subject := range []pkix.Name{{CommonName: "system:node:a", Organization: []string{"system:nodes"}}, {}} {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
-// Package delayq orders keys by the time at which they are due. It has no timer
-// and no goroutine: its owner sleeps until Next and then takes what is Due, so
-// nothing ticks while nothing waits. One goroutine owns a Queue.
+// Package delayq orders keys by the time at which they are due. It has no timer and no goroutine:
+// its owner sleeps until Next and then takes the keys that are Due, so nothing runs while nothing
+// is due. One goroutine owns a Queue.
 package delayq
 
 import (
@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Queue is a set of keys, each with a time. The zero value is empty and ready.
+// Queue is a set of keys, each with a time. The zero value is empty and ready to use.
 type Queue[K comparable] struct {
 	h  entries[K]
 	at map[K]*entry[K]
 	n  uint64
 }
 
-// Set makes key due at the given time, in place of any earlier time for it.
+// Set makes key due at the given time and replaces an earlier time for it.
 func (q *Queue[K]) Set(key K, due time.Time) {
 	if e, ok := q.at[key]; ok {
 		e.due = due
@@ -31,14 +31,14 @@ func (q *Queue[K]) Set(key K, due time.Time) {
 	heap.Push(&q.h, e)
 }
 
-// SetEarlier is Set unless key is due before that already.
+// SetEarlier is Set unless key is already due before that.
 func (q *Queue[K]) SetEarlier(key K, due time.Time) {
 	if e, ok := q.at[key]; !ok || due.Before(e.due) {
 		q.Set(key, due)
 	}
 }
 
-// Remove forgets key and reports whether it was there.
+// Remove removes key and reports whether it was in the queue.
 func (q *Queue[K]) Remove(key K) bool {
 	e, ok := q.at[key]
 	if ok {
@@ -48,7 +48,7 @@ func (q *Queue[K]) Remove(key K) bool {
 	return ok
 }
 
-// Next is the earliest time at which a key is due; false when the queue is empty.
+// Next is the earliest time at which a key is due; false if the queue is empty.
 func (q *Queue[K]) Next() (time.Time, bool) {
 	if len(q.h) == 0 {
 		return time.Time{}, false
@@ -56,7 +56,8 @@ func (q *Queue[K]) Next() (time.Time, bool) {
 	return q.h[0].due, true
 }
 
-// Due takes out the key that is due first, if that is not after now. Keys due at the same time come as they were set.
+// Due removes and returns the key that is due first, if it is due by now. Keys due at the same time
+// are returned in the order in which they were set.
 func (q *Queue[K]) Due(now time.Time) (key K, ok bool) {
 	if len(q.h) == 0 || q.h[0].due.After(now) {
 		return key, false
@@ -66,7 +67,7 @@ func (q *Queue[K]) Due(now time.Time) (key K, ok bool) {
 	return e.key, true
 }
 
-// Has reports whether key waits.
+// Has reports whether key is in the queue.
 func (q *Queue[K]) Has(key K) bool { _, ok := q.at[key]; return ok }
 
 // Len is the number of keys.

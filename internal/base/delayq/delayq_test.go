@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestQueueIsASortedMap compares the queue with a plain map that is searched.
+// TestQueueIsASortedMap compares the queue with a plain map and a linear search.
 func TestQueueIsASortedMap(t *testing.T) {
 	start := time.Unix(1000, 0)
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,6 +1,6 @@
-// Package errkind gives errors a kind that callers can branch on without
-// knowing who made the error. It is a leaf: anybody may import it, it imports
-// only the standard library, and it never logs, retries or formats for a user.
+// Package errkind gives errors a kind that callers can branch on without knowing the source of the
+// error. It is a leaf package: any package may import it, and it imports only the standard library.
+// It never logs, retries, or formats for users.
 package errkind
 
 import (
@@ -8,29 +8,29 @@ import (
 	"fmt"
 )
 
-// Kind says what sort of failure an error is; it decides what a caller may do.
+// Kind is the kind of a failure; it decides what a caller may do.
 type Kind uint8
 
 const (
-	// Unknown is the kind of every error that nobody has classified.
+	// Unknown is the kind of every error without a kind.
 	Unknown Kind = iota
 	// Invalid means that the caller's input is wrong; the same call fails again.
 	Invalid
-	// NotFound means that the named thing does not exist.
+	// NotFound means that the named object does not exist.
 	NotFound
-	// AlreadyExists means that the named thing exists and was not to.
+	// AlreadyExists means that the named object exists and should not.
 	AlreadyExists
-	// InUse means that another process or object holds the thing.
+	// InUse means that another process or object uses it.
 	InUse
-	// Unavailable means that the thing is expected back; trying later may work.
+	// Unavailable means that the failure is temporary; a later attempt may succeed.
 	Unavailable
 	// Denied means that the caller lacks a right (file mode, capability, policy).
 	Denied
 	// Exhausted means that a resource ran out: disk, memory, addresses, ports.
 	Exhausted
-	// Corrupt means that stored data cannot be read as what it should be.
+	// Corrupt means that stored data cannot be read in the expected format.
 	Corrupt
-	// Unsupported means that this host or this build cannot do it at all.
+	// Unsupported means that this host or this build cannot do it.
 	Unsupported
 )
 
@@ -56,7 +56,7 @@ type kinded struct {
 func (e *kinded) Error() string { return e.err.Error() }
 func (e *kinded) Unwrap() error { return e.err }
 
-// Errorf is fmt.Errorf, %w included, with a kind.
+// Errorf is fmt.Errorf, including %w, with a kind.
 func Errorf(kind Kind, format string, args ...any) error {
 	return &kinded{kind: kind, err: fmt.Errorf(format, args...)}
 }

@@ -1,6 +1,5 @@
-// Package filewatch tells when the content of a file may have changed. Who owns a
-// configuration that is taken up while carob runs drives it; it must never read
-// the file itself.
+// Package filewatch reports when the content of a file may have changed. Components that reload
+// their configuration use it; it must never read the file itself.
 package filewatch
 
 import (
@@ -13,28 +12,28 @@ import (
 )
 
 const (
-	// settle lets who writes the file finish it.
+	// settle gives the writer time to finish the file.
 	settle = 100 * time.Millisecond
-	// every finds changes that the kernel does not tell of, such as those of a
-	// link's target in another directory.
+	// every detects changes that the kernel does not report, such as a change of a link's target in
+	// another directory.
 	every = time.Minute
 )
 
-// Follow calls look at once, soon after each change of the file, and each minute,
-// until ctx ends; look asks by a positive answer to be called again after that
-// time. It is never called twice at a time.
+// Follow calls look at once, soon after each change of the file, and every minute, until ctx is
+// done. If look returns a positive duration, it is called again after that time. Calls never
+// overlap.
 func Follow(ctx context.Context, file string, look func(context.Context) time.Duration) {
 	log := klog.FromContext(ctx)
-	// The directory: editors and mounted ConfigMaps replace the file.
+	// Watches the directory, because editors and mounted ConfigMaps replace the file.
 	w, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer w.Close()
 		err = w.Add(filepath.Dir(file))
 	} else {
-		w = &fsnotify.Watcher{} // never has an event
+		w = &fsnotify.Watcher{} // never receives
 	}
 	if err != nil {
-		log.Error(err, "The file can't be watched, it is looked at each minute", "file", file)
+		log.Error(err, "Cannot watch the file; it is checked every minute", "file", file)
 	}
 	next, tick := time.NewTimer(0), time.NewTicker(every)
 	defer next.Stop()
@@ -47,7 +46,7 @@ func Follow(ctx context.Context, file string, look func(context.Context) time.Du
 			next.Reset(settle)
 			continue
 		case err := <-w.Errors:
-			log.V(2).Info("Changes of the file may be lost", "file", file, "err", err)
+			log.V(2).Info("Changes of the file may be missed", "file", file, "err", err)
 			next.Reset(settle)
 			continue
 		case <-next.C:

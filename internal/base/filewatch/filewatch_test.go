@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A file that is written, replaced or not there yet is looked at after each change,
-// and again when the one who looks asks for that.
+// A file that is written, replaced, or missing is checked after each change, and again when look
+// requests it.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
@@ -61,7 +61,7 @@ func TestFollow(t *testing.T) {
 	<-done
 }
 
-// In a directory that is not there the file is still looked at.
+// The file is also checked if its directory is missing.
 func TestNoDirectory(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	Follow(ctx, filepath.Join(t.TempDir(), "none", "config"), func(context.Context) time.Duration {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Facts are what a start finds of the one before, beside its flags.
+// Facts are the results of the last start, in addition to its flags.
 type Facts struct {
 	// Pods: pods of the last start may still run on this host.
 	Pods bool
 }
 
-// Refusal says why a flag may not be other than it was.
+// Refusal is the reason why a flag must not change.
 type Refusal struct {
 	Flag   string // with its dashes
-	Reason string // what would be lost or doubled, as a sentence without a full stop
+	Reason string // what would be lost or duplicated, as a sentence without a full stop
 	Way    string // what to do instead
 }
 
-// ChangeError holds what stands against a start with other flags than the last.
+// ChangeError lists the refusals of a start with other flags than the last.
 type ChangeError []Refusal
 
 func (e ChangeError) Error() string {
@@ -30,28 +30,28 @@ func (e ChangeError) Error() string {
 		}
 		fmt.Fprintf(&b, "%s: %s; %s", r.Flag, r.Reason, r.Way)
 	}
-	b.WriteString(" (--force starts nevertheless)")
+	b.WriteString(" (--force starts anyway)")
 	return b.String()
 }
 
-// changeRule is what stands against another value of one flag.
+// changeRule is the rule for changes of one flag.
 type changeRule struct {
 	flag string
-	// refuse returns the reason and the way out; no reason: the change is fine.
-	// nil: the flag may always be changed.
+	// refuse returns the reason and what to do instead; without a reason the change is allowed.
+	// nil: the flag may always change.
 	refuse func(old, now Flags, f Facts) (reason, way string)
 }
 
 const endPods = "end them first with `carob down --pods`"
 
-// whilePods refuses another value while pods run that were made with the old one.
+// whilePods rejects another value while pods run that were created with the old one.
 func whilePods(value func(Flags) string, consequence string) func(old, now Flags, f Facts) (string, string) {
 	return func(old, now Flags, f Facts) (reason, way string) {
 		was, is := value(old), value(now)
 		if was == is || !f.Pods {
 			return "", ""
 		}
-		return fmt.Sprintf("it was %s and is %s now, and pods run: %s", named(was), named(is), consequence), endPods + ", or leave it as it was"
+		return fmt.Sprintf("it was %s and is now %s, and pods are running: %s", named(was), named(is), consequence), endPods + ", or use the previous value"
 	}
 }
 
@@ -62,7 +62,7 @@ func named(value string) string {
 	return value
 }
 
-// unlessNew lets a value be set that no earlier start has recorded.
+// unlessNew allows a value that no earlier start has recorded.
 func unlessNew(value func(Flags) string, refuse func(old, now Flags, f Facts) (string, string)) func(old, now Flags, f Facts) (string, string) {
 	return func(old, now Flags, f Facts) (string, string) {
 		if value(old) == "" {
@@ -72,7 +72,8 @@ func unlessNew(value func(Flags) string, refuse func(old, now Flags, f Facts) (s
 	}
 }
 
-// changeRules has each field of Flags: a new one must be thought about.
+// changeRules has an entry for each field of Flags, so that nobody adds a flag without deciding
+// about its changes.
 func changeRules() map[string]changeRule {
 	free := func(flag string) changeRule { return changeRule{flag: flag} }
 	nodeName := func(f Flags) string { return f.NodeName }
@@ -83,46 +84,46 @@ func changeRules() map[string]changeRule {
 		"EtcdServers": {"--etcd-servers", otherStore},
 		"Encryption":  {"--encryption-provider-config", withoutKeys},
 		"RuntimeEndpoint": {"--runtime-endpoint", whilePods(func(f Flags) string { return f.RuntimeEndpoint },
-			"the containers in the other runtime would go on beside new ones")},
+			"the containers in the other runtime would keep running beside new ones")},
 		"CNIConfDir": {"--cni-conf-dir", whilePods(func(f Flags) string { return f.CNIConfDir },
 			"they would keep addresses that the other network does not know")},
 		"CgroupDriver": {"--cgroup-driver", whilePods(func(f Flags) string { return strings.TrimPrefix(f.CgroupDriver, "cgroupfs") },
 			"their limits are set in the cgroups of the other driver")},
 		"NodeName": {"--node-name", unlessNew(nodeName, whilePods(nodeName, "they belong to the old node and would be ended"))},
-		"PodCIDR":  {"--pod-cidr", unlessNew(podCIDR, whilePods(podCIDR, "their addresses are outside of the new range"))},
+		"PodCIDR":  {"--pod-cidr", unlessNew(podCIDR, whilePods(podCIDR, "their addresses are outside the new range"))},
 		"ServiceCIDR": {"--service-cidr", func(old, now Flags, _ Facts) (reason, way string) {
 			if old.ServiceCIDR == "" || sameRanges(old.ServiceCIDR, now.ServiceCIDR) {
 				return "", ""
 			}
-			return fmt.Sprintf("it was %s and is %s now: services that are stored would keep addresses outside of it", old.ServiceCIDR, now.ServiceCIDR),
-				"leave it as it was; a ServiceCIDR object adds a range"
+			return fmt.Sprintf("it was %s and is now %s: stored Services would keep addresses outside the range", old.ServiceCIDR, now.ServiceCIDR),
+				"use the previous value; a ServiceCIDR object adds a range"
 		}},
 
-		// A restart with other values of these loses nothing.
+		// Changing these loses nothing.
 		"Listen":           free("--listen"),
 		"EtcdCA":           free("--etcd-cafile"),
 		"EtcdCert":         free("--etcd-certfile"),
 		"EtcdKey":          free("--etcd-keyfile"),
 		"RegistryConfig":   free("--registry-config"),
 		"ResolvConf":       free("--resolv-conf"),
-		"PodManifestDir":   free("--pod-manifest-dir"), // static pods are what lies there
+		"PodManifestDir":   free("--pod-manifest-dir"), // the directory's content decides about static pods
 		"ContainerLogDir":  free("--container-log-dir"),
-		"Pressure":         free("--eviction-hard"), // and its like
-		"Hardening":        free("--pod-max-pids"),  // and its like: the next pods have it
+		"Pressure":         free("--eviction-hard"), // and the other thresholds
+		"Hardening":        free("--pod-max-pids"),  // and the other defaults: they apply to new pods
 		"Audit":            free("--audit-policy-file"),
 		"Authentication":   free("--authentication-config"),
 		"Admission":        free("--admission-control-config-file"),
 		"Profiling":        free("--profiling"),
-		"ServiceNodePorts": free("--service-node-port-range"), // services keep the ports that they have
-		"MaxPods":          free("--max-pods"),                // pods that run go on
+		"ServiceNodePorts": free("--service-node-port-range"), // services keep their ports
+		"MaxPods":          free("--max-pods"),                // running pods are not affected
 		"LogLevel":         free("--log-level"),
 		"Force":            free("--force"),
 	}
 }
 
-// Change decides whether an instance whose last start had the flags old may start
-// with others: nothing that it has may get lost or come to be there twice without
-// anybody having said so. Both are complete, as Derive leaves them.
+// Change decides whether an instance whose last start had the flags old may start with other flags:
+// nothing that it has may be lost or duplicated unless the user forces it. Both are complete, as
+// returned by Derive.
 func Change(old, now Flags, f Facts) []Refusal {
 	var refused []Refusal
 	for _, r := range changeRules() {
@@ -137,8 +138,8 @@ func Change(old, now Flags, f Facts) []Refusal {
 	return refused
 }
 
-// otherStore refuses a store that has nothing to do with the old one. Members of an
-// external cluster come and go: one that stays says that it is the same.
+// otherStore rejects a store that is unrelated to the old one. Members of an external cluster come
+// and go: one common member proves that it is the same cluster.
 func otherStore(old, now Flags, _ Facts) (reason, way string) {
 	if len(old.EtcdServers) == 0 && len(now.EtcdServers) == 0 {
 		return "", ""
@@ -150,28 +151,28 @@ func otherStore(old, now Flags, _ Facts) (reason, way string) {
 	}
 	store := func(f Flags) string {
 		if len(f.EtcdServers) == 0 {
-			return "the embedded store"
+			return "the built-in etcd"
 		}
 		return "etcd at " + strings.Join(f.EtcdServers, ",")
 	}
-	way = "leave the flag out, as before"
+	way = "omit the flag, as before"
 	if len(old.EtcdServers) > 0 {
-		way = "give --etcd-servers " + strings.Join(old.EtcdServers, ",")
+		way = "use --etcd-servers " + strings.Join(old.EtcdServers, ",")
 	}
 	return fmt.Sprintf("this cluster is in %s, not in %s: it would be another cluster, and all pods of this one would be ended", store(old), store(now)),
 		way + ", or another --data-dir for another cluster"
 }
 
-// withoutKeys refuses to forget the keys of what is encrypted.
+// withoutKeys rejects the removal of the encryption keys.
 func withoutKeys(old, now Flags, _ Facts) (reason, way string) {
 	if old.Encryption == "" || now.Encryption != "" {
 		return "", ""
 	}
-	return "what was stored encrypted could not be read any more",
-		"give --encryption-provider-config " + old.Encryption + ", with the provider `identity` in front and everything written again before you leave it out"
+	return "encrypted objects could not be read any more",
+		"use --encryption-provider-config " + old.Encryption + ", with the provider `identity` first, and write all objects again before you omit it"
 }
 
-// sameRanges compares lists of ranges by their meaning.
+// sameRanges compares lists of ranges by value.
 func sameRanges(a, b string) bool {
 	x, err := serviceRanges(a)
 	y, err2 := serviceRanges(b)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestEveryFlagIsClassified: who adds a flag says what its change may lose.
+// TestEveryFlagIsClassified: a new flag needs a rule about its changes.
 func TestEveryFlagIsClassified(t *testing.T) {
 	rules := changeRules()
 	for f := range reflect.TypeFor[Flags]().Fields() {
@@ -37,8 +37,8 @@ func TestChange(t *testing.T) {
 	etcd := func(urls ...string) Flags { return with(func(f *Flags) { f.EtcdServers = urls }) }
 	for name, c := range map[string]struct {
 		old, now Flags
-		idle     string // the flag that is refused when no pods run
-		busy     string // and when some do
+		idle     string // the flag that is rejected when no pods run
+		busy     string // and when pods run
 	}{
 		"nothing":                     {base.Flags, base.Flags, "", ""},
 		"nothing is known":            {Flags{}, base.Flags, "", ""},
@@ -79,7 +79,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestFreeFlagsMayChange: all that has no rule against it changes without a word, all at once.
+// TestFreeFlagsMayChange: all flags without a rule may change at the same time.
 func TestFreeFlagsMayChange(t *testing.T) {
 	old, now := Flags{}, Flags{}
 	var free []string

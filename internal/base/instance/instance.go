@@ -1,7 +1,6 @@
-// Package instance gives one carob on a host its names: every port, bridge,
-// cgroup, table, socket and file is derived from the data directory or taken
-// from a flag, so that several carobs run side by side. The composition and
-// the command line use it; it opens nothing and keeps nothing.
+// Package instance derives the names of one carob on a host: every port, bridge, cgroup, table,
+// socket, and file comes from the data directory or from a flag, so that several instances run side
+// by side. Packages app and cli use it. It opens nothing and keeps no state.
 package instance
 
 import (
@@ -20,44 +19,45 @@ import (
 	"time"
 )
 
-// DefaultDataDir is where carob keeps its state unless told otherwise.
+// DefaultDataDir is the default data directory.
 const DefaultDataDir = "/var/lib/carob"
 
-// Flags are the settings a user can give to `carob up`; the zero value of each means "derive it".
+// Flags are the flags of `carob up`; the zero value of each means "derive it".
 type Flags struct {
 	DataDir         string
 	Listen          string   // host:port of the API server
-	EtcdServers     []string // URLs of an external etcd; empty: embedded
-	EtcdCA          string   // file with the authority of https etcd servers; empty: the host's
-	EtcdCert        string   // file with the certificate shown to them
-	EtcdKey         string   // file with its key
+	EtcdServers     []string // URLs of an external etcd; empty: built-in etcd
+	EtcdCA          string   // file with the CA of https etcd servers; empty: the host's CAs
+	EtcdCert        string   // file with the client certificate for etcd
+	EtcdKey         string   // file with the key of the client certificate
 	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
-	CgroupDriver    string   // of the native runtime: "cgroupfs", also when empty, or "systemd"
+	CgroupDriver    string   // of the native runtime: "cgroupfs" or empty, or "systemd"
 	RegistryConfig  string   // directory of hosts.toml files
-	PodManifestDir  string   // directory of static pods, or one file; empty: manifests in the data directory
+	PodManifestDir  string   // directory with static pods, or one file; empty: manifests in the data directory
 	ContainerLogDir string   // links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
-	ResolvConf      string   // resolver file that pods get; empty: the host's
+	ResolvConf      string   // resolver file for pods; empty: the host's
 	Pressure        Pressure
 	Hardening       Hardening
 	Audit           Audit
-	Encryption      string // file with an EncryptionConfiguration; empty: objects are stored as they are
+	Encryption      string // file with an EncryptionConfiguration; empty: objects are not encrypted
 	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	Admission       string // file with an AdmissionConfiguration; empty: the plugins' defaults
 	Profiling       bool   // the API server serves /debug/pprof
 	NodeName        string
 	PodCIDR         string
-	ServiceCIDR     string // one range, or two of different families and a comma between them
+	ServiceCIDR     string // one range, or two of different families, separated by a comma
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
 	LogLevel         string // debug, info, warn or error; empty: warn
-	// Force starts though the flags differ from those of the last start in a way that loses something (see Change).
+	// Force allows a start although other flags than those of the last start lose something (see
+	// Change).
 	Force bool `json:"-"`
 }
 
-// Pressure is when the node counts as short of something and who goes then, with
-// the names and the syntax of the kubelet's flags; the zero value is upstream's defaults.
+// Pressure configures node-pressure eviction, image garbage collection, and node shutdown, with the
+// names and the syntax of the kubelet's flags; the zero value means upstream's defaults.
 type Pressure struct {
 	Hard, Soft, SoftGrace, MinReclaim string // lists such as memory.available<100Mi
 	MaxPodGrace                       int    // seconds
@@ -67,15 +67,16 @@ type Pressure struct {
 	ShutdownGrace, ShutdownCritical   time.Duration
 }
 
-// Hardening is what pods are kept from unless they say otherwise; the zero value keeps them from most.
+// Hardening configures restrictions of pods that do not choose their own; the zero value is the
+// secure default.
 type Hardening struct {
-	SeccompUnconfined bool // no seccomp profile where a pod names none, as the kubelet's --seccomp-default=false
-	NoNetRaw          bool // containers have CAP_NET_RAW only if they ask for it
-	PodPids           int  // processes and threads of a pod at most; 0: 4096, -1: no limit
+	SeccompUnconfined bool // no seccomp profile for pods without one, as the kubelet's --seccomp-default=false
+	NoNetRaw          bool // containers have CAP_NET_RAW only if they add it
+	PodPids           int  // maximum number of processes and threads of a pod; 0: 4096, -1: no limit
 }
 
-// Audit is what the API server records of its requests, with the names of
-// kube-apiserver's flags; the zero value records nothing.
+// Audit configures what the API server records of its requests, with the names of kube-apiserver's
+// flags; the zero value records nothing.
 type Audit struct {
 	PolicyFile, LogPath, WebhookConfig string // files; LogPath may be "-"
 	MaxAgeDays, MaxBackups, MaxSizeMB  int
@@ -85,25 +86,25 @@ type Audit struct {
 type Instance struct {
 	Flags
 
-	ID          string // "carob", or "carob-" and six hex digits for another data directory
+	ID          string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr  netip.AddrPort
 	Pods        netip.Prefix
 	Services    []netip.Prefix // one, or one of each family; the default family first
 	NodePorts   [2]int         // the first and the last
 	BridgeName  string         // at most 15 bytes
-	CgroupRoot  string         // below each hierarchy: "/carob"
+	CgroupRoot  string         // in each hierarchy: "/carob"
 	NFTable     string
 	PodLogDir   string
-	RunDir      string // sockets and other state that a reboot may clear
-	SocketCRI   string // unix socket that serves CRI
+	RunDir      string // sockets and other state that a reboot may remove
+	SocketCRI   string // unix socket for CRI
 	LockFile    string
 	LogFile     string // of a detached carob
-	Kubeconfig  string // of the admin
+	Kubeconfig  string // of the administrator
 	AgentListen netip.AddrPort
 }
 
-// The default instance uses what people expect of Kubernetes; another one
-// takes its numbers from the hash of its data directory.
+// The default instance uses the well-known numbers of Kubernetes; others use numbers derived from
+// the hash of the data directory.
 const (
 	defaultPort      = 6443
 	defaultAgentPort = 10250
@@ -116,8 +117,8 @@ const (
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
-// ErrFlag is the kind of a flag that can't be used.
-var ErrFlag = errors.New("wrong flag")
+// ErrFlag is the kind of errors about invalid flags.
+var ErrFlag = errors.New("invalid flag")
 
 // Derive completes the flags. Errors are of kind ErrFlag and name the flag.
 func Derive(f Flags, hostname string) (Instance, error) {
@@ -181,28 +182,28 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		in.NodeName = strings.ToLower(hostname)
 	}
 	if !nodeNamePattern.MatchString(in.NodeName) {
-		return Instance{}, fmt.Errorf("%w --node-name: %q is no DNS name (lower case letters, digits, '-' and '.')", ErrFlag, in.NodeName)
+		return Instance{}, fmt.Errorf("%w --node-name: %q is not a DNS name (lower case letters, digits, '-', and '.')", ErrFlag, in.NodeName)
 	}
 	for _, e := range f.EtcdServers {
 		if !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") && !strings.HasPrefix(e, "unix://") {
-			return Instance{}, fmt.Errorf("%w --etcd-servers: %q has no http://, https:// or unix:// in front", ErrFlag, e)
+			return Instance{}, fmt.Errorf("%w --etcd-servers: %q must start with http://, https://, or unix://", ErrFlag, e)
 		}
 	}
 	if (f.EtcdCert == "") != (f.EtcdKey == "") {
-		return Instance{}, fmt.Errorf("%w --etcd-certfile: it needs --etcd-keyfile, and the other way round", ErrFlag)
+		return Instance{}, fmt.Errorf("%w --etcd-certfile: requires --etcd-keyfile, and vice versa", ErrFlag)
 	}
 	if f.CgroupDriver != "" && f.CgroupDriver != "cgroupfs" && f.CgroupDriver != "systemd" {
 		return Instance{}, fmt.Errorf("%w --cgroup-driver: %q is neither cgroupfs nor systemd", ErrFlag, f.CgroupDriver)
 	}
 	if e := f.RuntimeEndpoint; e != "" && !(strings.HasPrefix(e, "unix:///") || strings.HasPrefix(e, "/")) {
-		return Instance{}, fmt.Errorf("%w --runtime-endpoint: %q is no socket, such as unix:///run/containerd/containerd.sock", ErrFlag, e)
+		return Instance{}, fmt.Errorf("%w --runtime-endpoint: %q is not a socket, such as unix:///run/containerd/containerd.sock", ErrFlag, e)
 	}
 	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
 		if d == "" {
 			continue
 		}
 		if st, err := os.Stat(d); err != nil || !st.IsDir() {
-			return Instance{}, fmt.Errorf("%w %s: %s is no directory", ErrFlag, flag, d)
+			return Instance{}, fmt.Errorf("%w %s: %s is not a directory", ErrFlag, flag, d)
 		}
 	}
 	for flag, file := range map[string]*string{
@@ -236,13 +237,13 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	return in, nil
 }
 
-// LogLevels are what LogLevel may be.
+// LogLevels are the valid values of LogLevel.
 func LogLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// checkNumbers looks at what is simply a number or a word.
+// checkNumbers validates numbers and words.
 func (in *Instance) checkNumbers() error {
 	if !slices.Contains(LogLevels(), in.LogLevel) {
-		return fmt.Errorf("%w --log-level: %q is none of %s", ErrFlag, in.LogLevel, strings.Join(LogLevels(), ", "))
+		return fmt.Errorf("%w --log-level: %q is not one of %s", ErrFlag, in.LogLevel, strings.Join(LogLevels(), ", "))
 	}
 	p, a := in.Pressure, in.Audit
 	for _, n := range []struct {
@@ -271,7 +272,7 @@ func (in *Instance) checkNumbers() error {
 	return nil
 }
 
-// reason is what an error of a file says beside the name of the file.
+// reason is the error of a file operation without the file name.
 func reason(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -285,7 +286,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if n != 0 {
 		port := 20000 + int(n%5000)*2
 		listen, agentPort = fmt.Sprintf("127.0.0.1:%d", port), port+1
-		// One of a thousand /20 each: 4094 addresses, and seldom the same for two.
+		// One of a thousand /20 ranges: 4094 addresses, and conflicts are rare.
 		pods = block20(128, n%1024)
 		services = block20(192, (n>>10)%1008) // the last sixteen belong to 10.255.0.0/16
 	}
@@ -303,14 +304,14 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		host = "0.0.0.0"
 	}
 	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil || in.ListenAddr.Port() == 0 {
-		return fmt.Errorf("%w --listen: %q is no IP address and port from 1 to 65535, such as 0.0.0.0:6443", ErrFlag, in.Listen)
+		return fmt.Errorf("%w --listen: %q is not an IP address and a port from 1 to 65535, such as 0.0.0.0:6443", ErrFlag, in.Listen)
 	}
-	// The agent can be reached from where the API can.
+	// The agent is reachable from where the API server is.
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
 	if a := in.ListenAddr.Addr(); !a.IsLoopback() {
 		in.AgentListen = netip.AddrPortFrom(a, uint16(agentPort))
 	}
-	// A range that nobody named gives way to one that somebody did.
+	// A derived range gives way to one that is set.
 	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""
 	if !podsGiven {
 		in.PodCIDR = pods
@@ -329,7 +330,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		}
 	}
 	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
-		return fmt.Errorf("%w --pod-cidr: %q is no address range, such as 10.88.0.0/16", ErrFlag, in.PodCIDR)
+		return fmt.Errorf("%w --pod-cidr: %q is not an IP range in CIDR notation, such as 10.88.0.0/16", ErrFlag, in.PodCIDR)
 	}
 	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)
@@ -348,7 +349,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	return nil
 }
 
-// overlap says whether a range is in the way of one of a list; not when one of them is none.
+// overlap reports whether a range overlaps one of a list; ranges that do not parse are ignored.
 func overlap(one, list string) bool {
 	p, err := netip.ParsePrefix(one)
 	if err != nil {
@@ -358,14 +359,14 @@ func overlap(one, list string) bool {
 	return err == nil && slices.ContainsFunc(ranges, p.Overlaps)
 }
 
-// serviceRanges are the ranges of a list: at most one of each family, each of at
-// least eight addresses.
+// serviceRanges parses a list of ranges: at most one of each family, each with at least eight
+// addresses.
 func serviceRanges(list string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for s := range strings.SplitSeq(list, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			return nil, fmt.Errorf("%q is no address range, such as 10.96.0.0/16", s)
+			return nil, fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.96.0.0/16", s)
 		}
 		if p.Addr().BitLen()-p.Bits() < 3 {
 			return nil, fmt.Errorf("%s is too small: it needs at least 8 addresses", p)
@@ -373,12 +374,12 @@ func serviceRanges(list string) ([]netip.Prefix, error) {
 		out = append(out, p.Masked())
 	}
 	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
-		return nil, fmt.Errorf("%s: it may be one range, or one of IPv4 and one of IPv6", list)
+		return nil, fmt.Errorf("%s: use one range, or one of IPv4 and one of IPv6", list)
 	}
 	return out, nil
 }
 
-// portRange reads FIRST-LAST or FIRST+COUNT.
+// portRange parses FIRST-LAST or FIRST+COUNT.
 func portRange(s string) ([2]int, error) {
 	var first, second int
 	number := func(s string) int {
@@ -409,7 +410,7 @@ func block20(first, i uint32) string {
 	return fmt.Sprintf("10.%d.%d.0/20", first+i/16, i%16*16)
 }
 
-// bridgeName keeps within the kernel's 15 bytes.
+// bridgeName returns a name within the kernel's limit of 15 bytes.
 func bridgeName(id string) string {
 	if id == "carob" {
 		return "carob0"

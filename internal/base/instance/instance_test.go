@@ -80,7 +80,7 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		if !errors.Is(err, ErrFlag) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		} else if strings.Contains(err.Error(), "netip.") || strings.Contains(err.Error(), "stat ") {
-			t.Errorf("%s: %v speaks Go", name, err)
+			t.Errorf("%s: %v has Go's wording", name, err)
 		}
 	}
 	if _, err := Derive(Flags{PodCIDR: "10.0.0.0/8", ServiceCIDR: "10.96.0.0/16"}, "h"); !errors.Is(err, ErrFlag) {
@@ -98,7 +98,7 @@ func TestServiceRanges(t *testing.T) {
 	}
 }
 
-// A range that follows from the data directory keeps out of the way of one that is given.
+// A range that is derived from the data directory does not overlap one that is set.
 func TestDerivedRangesGiveWay(t *testing.T) {
 	for i := range 2000 {
 		dir := fmt.Sprintf("/tmp/%d", i)
@@ -136,7 +136,7 @@ func TestLockHasOneOwner(t *testing.T) {
 	}
 }
 
-// TestAcquireWhileOthersLook: who only looks whether a carob runs keeps none from starting.
+// TestAcquireWhileOthersLook: checking whether a carob runs must not keep another from starting.
 func TestAcquireWhileOthersLook(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carob.lock")
 	ctx, stop := context.WithCancel(t.Context())
@@ -161,8 +161,8 @@ func TestAcquireWhileOthersLook(t *testing.T) {
 	}
 }
 
-// The agent listens where the API does, and on the loopback address when nobody
-// outside reaches that.
+// The agent listens where the API server does, and on the loopback address if the API server is not
+// reachable from outside.
 func TestAgentListen(t *testing.T) {
 	for listen, want := range map[string]string{
 		"": "127.0.0.1:10250", "localhost:7000": "127.0.0.1:10250", "[::1]:7000": "127.0.0.1:10250", "127.0.0.5:7000": "127.0.0.1:10250",

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Owner is what a running carob writes into its lock file.
+// Owner is the content of the lock file, written by the running carob.
 type Owner struct {
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
@@ -20,11 +20,11 @@ type Owner struct {
 	Ready   bool      `json:"ready"`
 }
 
-// Lock is the hold of one carob on its data directory. The kernel frees it when
-// the process ends, however it ends.
+// Lock is the lock of one carob on its data directory. The kernel releases it when the process
+// ends, however it ends.
 type Lock struct{ f *os.File }
 
-// HeldError says that another carob holds the data directory.
+// HeldError means that another carob has locked the data directory.
 type HeldError struct {
 	DataDir string
 	Owner   Owner
@@ -35,7 +35,7 @@ func (e *HeldError) Error() string {
 		e.DataDir, e.Owner.PID, e.Owner.URL, e.DataDir)
 }
 
-// CheckRoot refuses who is not root: containers can't be made then.
+// CheckRoot returns an error unless the process runs as root, which creating containers requires.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
 		return errors.New("carob runs containers and needs root: use sudo")
@@ -43,10 +43,11 @@ func CheckRoot() error {
 	return nil
 }
 
-// Acquire takes the data directory for this process; the error is a *HeldError when another has it.
+// Acquire locks the data directory for this process; the error is a *HeldError if another process
+// has locked it.
 func Acquire(path string, o Owner) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make data directory: %w", err)
+		return nil, fmt.Errorf("create data directory: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -64,8 +65,8 @@ func Acquire(path string, o Owner) (*Lock, error) {
 	return l, l.Write(o)
 }
 
-// lockPatience is for those that only look (Running), and for one that was killed a
-// moment ago and still frees its memory.
+// lockPatience is the time for processes that only check the lock (Running), or that were just
+// killed and still free their memory.
 const lockPatience = 300 * time.Millisecond
 
 func flock(f *os.File) error {
@@ -83,14 +84,14 @@ func flock(f *os.File) error {
 	}
 }
 
-// Write replaces what the lock file says of its owner.
+// Write replaces the owner in the lock file.
 func (l *Lock) Write(o Owner) error {
 	b, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("encode lock owner: %w", err)
 	}
 	b = append(b, '\n')
-	if _, err := l.f.WriteAt(b, 0); err != nil { // over the old one: a reader finds one of the two in front
+	if _, err := l.f.WriteAt(b, 0); err != nil { // over the old content: a reader finds one of the two at the beginning
 		return fmt.Errorf("write lock file: %w", err)
 	}
 	if err := l.f.Truncate(int64(len(b))); err != nil {
@@ -99,10 +100,10 @@ func (l *Lock) Write(o Owner) error {
 	return nil
 }
 
-// Release gives the data directory back.
+// Release unlocks the data directory.
 func (l *Lock) Release() { _ = l.f.Close() }
 
-// Running tells who holds the data directory now; ok is false when nobody does.
+// Running returns the process that has locked the data directory; ok is false if there is none.
 func Running(path string) (o Owner, ok bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -117,7 +118,7 @@ func Running(path string) (o Owner, ok bool, err error) {
 		return Owner{}, false, nil
 	}
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
-		return Owner{}, false, fmt.Errorf("look at lock file: %w", err)
+		return Owner{}, false, fmt.Errorf("check lock file: %w", err)
 	}
 	o, err = readOwner(f)
 	return o, true, err
@@ -126,7 +127,7 @@ func Running(path string) (o Owner, ok bool, err error) {
 func readOwner(f *os.File) (Owner, error) {
 	var o Owner
 	err := json.NewDecoder(io.NewSectionReader(f, 0, 1<<16)).Decode(&o)
-	if err != nil && !errors.Is(err, io.EOF) { // EOF: it has the lock and is about to write
+	if err != nil && !errors.Is(err, io.EOF) { // EOF: the process has the lock and is about to write
 		return Owner{}, fmt.Errorf("read lock file: %w", err)
 	}
 	return o, nil

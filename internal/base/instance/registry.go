@@ -13,8 +13,7 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// RegistryDir has a file for each carob of this machine, running or not: where its
-// data directory is.
+// RegistryDir has a file for each carob on this machine, running or not, with its data directory.
 const RegistryDir = "/var/lib/carob-instances"
 
 // registered is the content of such a file, ID.json.
@@ -22,8 +21,7 @@ type registered struct {
 	DataDir string `json:"dataDir"`
 }
 
-// Register makes an instance one that List finds, and forgets those whose data
-// directory is gone.
+// Register adds an instance to List, and removes those whose data directory is gone.
 func Register(dir string, in Instance) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("register this carob: %w", err)
@@ -32,7 +30,7 @@ func Register(dir string, in Instance) error {
 	if err != nil {
 		return fmt.Errorf("register this carob: %w", err)
 	}
-	// Who may see the list may see what is on it: the data directories themselves stay closed.
+	// The list is readable for everybody; the data directories themselves are not.
 	if err := atomicfile.WriteUnsynced(filepath.Join(dir, in.ID+".json"), append(b, '\n'), 0o644); err != nil {
 		return fmt.Errorf("register this carob: %w", err)
 	}
@@ -40,7 +38,7 @@ func Register(dir string, in Instance) error {
 	return err
 }
 
-// List names the data directories of all carobs that were registered and are still there, sorted.
+// List returns the data directories of all registered instances that still exist, sorted.
 func List(dir string) ([]string, error) { return list(dir, false) }
 
 func list(dir string, prune bool) ([]string, error) {
@@ -49,7 +47,7 @@ func list(dir string, prune bool) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for carobs on this machine: %w", err)
+		return nil, fmt.Errorf("list the clusters on this machine: %w", err)
 	}
 	var dirs []string
 	for _, f := range files {
@@ -61,12 +59,12 @@ func list(dir string, prune bool) ([]string, error) {
 		if err == nil {
 			err = json.Unmarshal(b, &r)
 		}
-		if err != nil || !filepath.IsAbs(r.DataDir) { // half written before a power cut; its carob writes it again
+		if err != nil || !filepath.IsAbs(r.DataDir) { // incomplete after a power failure; its carob writes it again
 			continue
 		}
 		if _, err := os.Stat(r.DataDir); errors.Is(err, fs.ErrNotExist) {
 			if prune {
-				_ = os.Remove(filepath.Join(dir, f.Name())) // or the next time
+				_ = os.Remove(filepath.Join(dir, f.Name())) // or at the next start
 			}
 			continue
 		}

@@ -40,7 +40,7 @@ func TestRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("b")
-	// Files of nobody are in nobody's way.
+	// Files without an owner have no effect.
 	for name, text := range map[string]string{"half.json": `{"dataDir":"/`, "relative.json": `{"dataDir":"x"}`, "note": "x"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestRegistry(t *testing.T) {
 	register("c")
 	want("b", "c")
 	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 5 { // b, c and the three: a is forgotten
+	if err != nil || len(files) != 5 { // b, c, and the three: a is removed
 		t.Errorf("%v, %v", files, err)
 	}
 }

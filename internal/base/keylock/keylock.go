@@ -1,8 +1,8 @@
-// Package keylock has locks by name: what concerns one thing follows one another,
-// what concerns different things goes side by side.
+// Package keylock provides locks by name: work on one key runs one after the other, work on
+// different keys in parallel.
 //
-// Pod networks lock sandboxes with it, the image store layers. It must never keep
-// memory for a name that nobody holds or waits for.
+// Pod networks lock sandboxes with it, the image store layers. It must never keep memory for a key
+// that nobody holds or waits for.
 package keylock
 
 import (
@@ -10,20 +10,20 @@ import (
 	"sync"
 )
 
-// Locks is one lock for each key in use; waiting ends with the context. The zero
-// value is ready.
+// Locks is one lock for each key in use; waiting ends with the context. The zero value is ready to
+// use.
 type Locks struct {
 	mu   sync.Mutex
 	held map[string]*lock
 }
 
 type lock struct {
-	token chan struct{} // holds one element while the lock is free
+	token chan struct{} // contains one element while the lock is free
 	users int
 }
 
-// Lock waits for the key; the error is the cause that ended ctx. It is, with
-// Unlock, containerd's KeyedLocker.
+// Lock waits for the key; the error is the cause that ended ctx. Lock and Unlock implement
+// containerd's KeyedLocker.
 func (k *Locks) Lock(ctx context.Context, key string) error {
 	k.mu.Lock()
 	if k.held == nil {
@@ -46,7 +46,7 @@ func (k *Locks) Lock(ctx context.Context, key string) error {
 	}
 }
 
-// Unlock lets the next one have the key, which the caller holds.
+// Unlock releases the key, which the caller must hold.
 func (k *Locks) Unlock(key string) {
 	k.mu.Lock()
 	l := k.held[key]
@@ -63,7 +63,7 @@ func (k *Locks) leave(key string, l *lock) {
 	}
 }
 
-// Acquire is Lock with its own Unlock, to be called once.
+// Acquire is Lock and returns its own Unlock, to be called once.
 func (k *Locks) Acquire(ctx context.Context, key string) (unlock func(), _ error) {
 	if err := k.Lock(ctx, key); err != nil {
 		return nil, err

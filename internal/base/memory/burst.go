@@ -10,39 +10,37 @@ import (
 )
 
 const (
-	// Collections that follow each other faster than this are those of a burst.
+	// Collections with a shorter interval belong to a burst.
 	burstGap = 2 * time.Second
-	// A burst is over when there was none for so long.
+	// A burst is over after this time without a collection in the interval.
 	quietGap = 10 * time.Second
-	// So much that may be unused is given back without a burst, too, when little is
-	// allocated: what a long list took. An idle cluster has less.
+	// This much unused memory is released even without a burst, while little is allocated, for
+	// example after a long list. An idle cluster has less.
 	muchSpare = 20 << 20
-	// Less is worth it after more than an idle cluster allocates in minutes: what a
-	// thousand watches took to begin.
+	// Memory is released again only after more allocations than an idle cluster makes in minutes,
+	// such as the start of a thousand watches.
 	someSpare = 6 << 20
-	much      = 32 << 20 // since the process was settled
+	much      = 32 << 20 // since the last Settle
 	little    = 2 << 20  // in quietGap
-	// In a burst the heap may grow by so many bytes before it is collected: with a
-	// heap as small as that of an idle cluster the collector takes a fifth of the
-	// processor time otherwise.
+	// In a burst, the heap may grow by this many bytes before the next collection. Otherwise, with
+	// the small heap of an idle cluster, the collector takes a fifth of the CPU time.
 	burstRoom = 192 << 20
-	// The pace is changed by no less: the process stands still for a moment then.
+	// Smaller changes of the pace are not applied, because a change stops the process for a moment.
 	paceStep = 50
 )
 
-// Follow settles the process after each of the given times, counted one from the
-// other, and from then on gives the collector more room while there is a burst and
-// settles when it is over, until ctx ends. Every quietGap it looks whether much is
-// to spare.
+// Follow calls Settle after each of the given delays, one after the other. From then on, until ctx
+// is done, it lets the heap grow more during a burst and calls Settle when the burst is over. Every
+// quietGap it checks whether there is much unused memory.
 //
-//	start ──first──▶ settled ──two collections soon after each other──▶ burst ──none for a while──▶ settled
-//	                 settled ──much to spare and little allocated──▶ settled
+//	start ──first──▶ settled ──two collections within a short time──▶ burst ──none for a while──▶ settled
+//	                 settled ──much unused and little allocated──▶ settled
 func Follow(ctx context.Context, first ...time.Duration) error {
 	p := pacer{room: room(), percent: startPercent}
 	collected := make(chan struct{}, 1)
 	arm(ctx, collected)
 	next := append(first, quietGap)
-	burst := false // since the process was settled
+	burst := false // since the last Settle
 	before := used()
 	settled := before
 	settle := time.NewTimer(next[0])
@@ -80,14 +78,14 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 	}
 }
 
-// pacer decides the pace of the collector.
+// pacer decides the pace of the garbage collector.
 type pacer struct {
-	room    uint64    // bytes that the heap may grow by in a burst
+	room    uint64    // bytes that the heap may grow in a burst
 	last    time.Time // collection
 	percent int
 }
 
-// collected notes a collection that left so many live bytes, and reports whether there is a burst.
+// collected records a collection and the live bytes after it, and reports whether there is a burst.
 func (p *pacer) collected(now time.Time, live uint64) (burst bool) {
 	burst = now.Sub(p.last) < burstGap
 	p.last = now
@@ -98,7 +96,7 @@ func (p *pacer) collected(now time.Time, live uint64) (burst bool) {
 	return burst
 }
 
-// room leaves most of a small machine to others.
+// room leaves most of the memory of a small machine to others.
 func room() uint64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -107,16 +105,16 @@ func room() uint64 {
 	return min(burstRoom, info.Totalram*uint64(info.Unit)/32)
 }
 
-// live returns the bytes that the last collection left.
+// live returns the live bytes after the last collection.
 func live() uint64 { return figure("/gc/heap/live:bytes") }
 
-// use is what the heap is used for.
+// use describes how the heap is used.
 type use struct {
 	allocated uint64 // bytes since the start
-	spare     uint64 // bytes that Settle may give back: those without objects, and objects made since the last collection
+	spare     uint64 // bytes that Settle may release: free memory, and objects allocated since the last collection
 }
 
-// worthSettling says whether enough is to spare, when the process was last settled at that use.
+// worthSettling reports whether Settle would release enough, given the use at the last Settle.
 func (u use) worthSettling(settled use) bool {
 	return u.spare > muchSpare || u.spare > someSpare && u.allocated-settled.allocated > much
 }
@@ -132,8 +130,8 @@ func figure(name string) uint64 {
 	return s[0].Value.Uint64()
 }
 
-// arm sends after each collection until ctx ends: nothing refers to the value it
-// makes, so that the next collection finds it.
+// arm sends after each collection until ctx is done: nothing refers to the value it allocates, so
+// the next collection finds it.
 func arm(ctx context.Context, collected chan<- struct{}) {
 	runtime.AddCleanup(&struct{ *pacer }{}, func(struct{}) {
 		if ctx.Err() != nil {

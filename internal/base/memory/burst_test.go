@@ -52,7 +52,7 @@ func TestWorthSettling(t *testing.T) {
 	}
 }
 
-// A burst of real collections changes Go's own pace.
+// A burst of real collections changes Go's own setting.
 func TestFollowsCollections(t *testing.T) {
 	t.Setenv("GOGC", "")
 	defer pace(settledPercent)
@@ -62,7 +62,7 @@ func TestFollowsCollections(t *testing.T) {
 	go func() { ended <- Follow(t.Context(), time.Nanosecond) }()
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		runtime.GC()
-		// What it was is put back at once.
+		// The setting is restored at once.
 		now := debug.SetGCPercent(-1)
 		debug.SetGCPercent(now)
 		switch {
@@ -84,7 +84,7 @@ func TestFollowsCollections(t *testing.T) {
 
 var kept []byte
 
-// What was made since the last collection may be garbage; after Settle it is known not to be.
+// Memory allocated since the last collection may be garbage; after Settle it is known to be in use.
 func TestSpare(t *testing.T) {
 	if err := Settle(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,5 @@
-// Package memory makes the start of the process quick and the idle process small.
-// Whoever runs for long calls Follow when the start is over; it must never be
-// needed for anything to work.
+// Package memory makes the start of the process fast and the idle process small. Long-running
+// commands call Follow when the start is over; nothing may depend on it.
 package memory
 
 import (
@@ -15,35 +14,34 @@ import (
 )
 
 const (
-	// A start allocates much that stays: to collect it again and again frees
-	// little and took a third of the processor time until the cluster was ready.
+	// A start allocates much that stays in use: repeated collections free little and took a third
+	// of the CPU time of a start.
 	startPercent = 400
-	// Go's own choice. With half of it the collector takes 17 % of the processor
-	// time of a burst of pods instead of 10 %, and the idle process is not smaller.
+	// Go's default. With half of it, the collector takes 17 % of the CPU time of a burst of pods
+	// instead of 10 %, and the idle process is not smaller.
 	settledPercent = 100
 )
 
-// The packages that carob is linked from allocate in their own initialisation,
-// so this one has to come before them. Go initialises in the order of import
-// paths what has nothing left to wait for.
+// The packages that carob imports allocate in their own initialization, so this package must be
+// initialized before them. Go initializes packages without uninitialized dependencies in the order
+// of their import paths.
 func init() { pace(startPercent) }
 
-// pace leaves a choice of the user's alone.
+// pace does not override the user's setting.
 func pace(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)
 	}
 }
 
-// releases are what gives up memory when the process becomes quiet.
+// releases are the functions of OnSettle.
 var releases struct {
 	mu sync.Mutex
 	of map[*func()]struct{}
 }
 
-// OnSettle has release called whenever the process settles, until the returned function
-// is called. It is to let go of what was kept for speed and can be had again, and not to
-// wait for anything.
+// OnSettle registers a function that is called at each Settle, until the returned function is
+// called. It should release caches that can be filled again, and must not wait.
 func OnSettle(release func()) (stop func()) {
 	releases.mu.Lock()
 	defer releases.mu.Unlock()
@@ -59,9 +57,9 @@ func OnSettle(release func()) (stop func()) {
 	}
 }
 
-// Settle gives back to the system what only the start, or a burst, needed: garbage, what
-// OnSettle's functions let go of, and the pages of the program that are not used any
-// more. It takes some 20 ms of one core.
+// Settle returns memory to the system that only the start, or a burst, needed: garbage, what
+// OnSettle's functions release, and the pages of the program that are no longer used. It takes
+// about 20 ms of one core.
 func Settle() error {
 	pace(settledPercent)
 	releases.mu.Lock()
@@ -73,9 +71,9 @@ func Settle() error {
 	return releaseProgram()
 }
 
-// releaseProgram drops the pages of the program's code and constants from the
-// process. They stay in the page cache while the system has room for them, and
-// what is used again comes back from there page by page.
+// releaseProgram removes the pages of the program's code and constants from the process. They stay
+// in the page cache while the system has free memory, and are mapped again page by page when they
+// are used.
 func releaseProgram() error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -96,8 +94,8 @@ func releaseProgram() error {
 // span is a range of addresses.
 type span struct{ start, end uintptr }
 
-// unchanged returns the mappings of a file that nobody may write to and of which
-// no page ever was written: only those may be dropped without losing anything.
+// unchanged returns the mappings of a file that are read-only and have no modified page: only those
+// can be dropped without loss.
 func unchanged(smaps []byte, file string) []span {
 	var (
 		out       []span

@@ -41,6 +41,6 @@ func TestSettle(t *testing.T) {
 	t.Setenv("GOGC", "77")
 	pace(1)
 	if got := debug.SetGCPercent(startPercent); got != startPercent {
-		t.Errorf("the user's choice is overruled: %d", got)
+		t.Errorf("the user's setting is overridden: %d", got)
 	}
 }

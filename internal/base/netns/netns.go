@@ -1,9 +1,7 @@
-// Package netns runs code inside network namespaces and keeps them alive under
-// file names.
+// Package netns runs code in network namespaces and keeps them alive under file names.
 //
-// Pod networks and the native runtime use it. It must never leave a thread in a
-// foreign namespace to code that does not expect it: what runs inside has a
-// thread of its own, which ends with it.
+// Pod networks and the native runtime use it. It must never leave a thread in a foreign namespace
+// to other code: what runs in a namespace has its own thread, which ends with it.
 package netns
 
 import (
@@ -16,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do runs f on a thread inside the namespace at path. f must not leave its
-// goroutine: sockets and files that it makes can be used anywhere afterwards.
+// Do runs f on a thread in the namespace at path. f must not leave its goroutine; sockets and files
+// that it opens can be used anywhere afterwards.
 func Do(path string, f func() error) error {
 	return onOwnThread(func() error {
 		ns, err := os.Open(path)
@@ -33,30 +31,30 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// DoNew runs f on a thread inside a new namespace, which ends with f unless f
-// pins Current or keeps a socket of it.
+// DoNew runs f on a thread in a new namespace. The namespace ends with f unless f pins Current or
+// keeps a socket of it.
 func DoNew(f func() error) error {
 	return onOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make network namespace: %w", err)
+			return fmt.Errorf("create network namespace: %w", err)
 		}
 		return f()
 	})
 }
 
-// onOwnThread runs f on a thread that ends with it. The main thread never ends, so
-// it is left alone: a namespace that it had entered would stay for good, and be
-// the whole process's in /proc.
+// onOwnThread runs f on a thread that ends with it. It never uses the main thread, which cannot
+// end: it would stay in the namespace for good, and /proc would show that namespace for the whole
+// process.
 func onOwnThread(f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
 			defer runtime.UnlockOSThread()
-			done <- onOwnThread(f) // while we hold the main thread it can't be chosen again
+			done <- onOwnThread(f) // holding the main thread ensures that it is not chosen again
 			return
 		}
-		done <- f() // and stay locked: the thread ends with this goroutine
+		done <- f() // stays locked: the thread ends with this goroutine
 	}()
 	return <-done
 }
@@ -64,7 +62,7 @@ func onOwnThread(f func() error) error {
 // Current is the path of the namespace of the thread that opens it.
 const Current = "/proc/thread-self/ns/net"
 
-// Pin keeps the namespace at source alive under a file name, which must be free.
+// Pin keeps the namespace at source alive under a file name, which must not exist.
 func Pin(source, path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
 	if err != nil {
@@ -78,13 +76,13 @@ func Pin(source, path string) error {
 	return nil
 }
 
-// Unpin lets a namespace go, also one that is gone already; the kernel removes its
-// devices in the background.
+// Unpin releases a namespace, even if it is already gone; the kernel removes its devices in the
+// background.
 func Unpin(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			break // not mounted (any more)
+			break // not mounted
 		}
 		if err != nil {
 			return fmt.Errorf("unpin network namespace %s: %w", path, err)
@@ -96,7 +94,7 @@ func Unpin(path string) error {
 	return nil
 }
 
-// Pinned reports whether a namespace is alive at path; after a reboot it isn't.
+// Pinned reports whether a namespace is alive at path; after a reboot it is not.
 func Pinned(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC

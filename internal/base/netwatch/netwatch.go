@@ -1,5 +1,5 @@
-// Package netwatch tells when the addresses or routes of this host may have changed.
-// Who follows them drives it; it must never read an address itself.
+// Package netwatch reports when the addresses or routes of this host may have changed. It must
+// never read an address itself.
 package netwatch
 
 import (
@@ -12,17 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long the kernel must have been silent before somebody looks: a
-// network that comes up does so in many steps.
+// settle is the time without notifications before look is called: a network comes up in many steps.
 const settle = 300 * time.Millisecond
 
-// groups are the multicast groups of rtnetlink: addresses and routes. Devices come
-// and go with each pod and are none of it.
+// groups are the multicast groups of rtnetlink for addresses and routes. Devices are not included,
+// because they change with each pod.
 var groups = []uint{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}
 
 // Watch is a subscription of one network namespace.
 type Watch struct {
-	socket *os.File // of the runtime's poller: no thread waits in it
+	socket *os.File // uses the runtime's poller: no thread blocks in it
 }
 
 // Open subscribes in the network namespace of the calling thread.
@@ -42,8 +41,8 @@ func Open() (*Watch, error) {
 	return &Watch{os.NewFile(uintptr(fd), "netlink")}, nil
 }
 
-// Run calls look at once and after changes, never twice at a time, until ctx ends.
-// It closes the subscription.
+// Run calls look at once and after changes, until ctx is done. Calls never overlap. It closes the
+// subscription.
 func (w *Watch) Run(ctx context.Context, look func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = w.socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -63,7 +62,7 @@ func (w *Watch) Run(ctx context.Context, look func()) error {
 				look()
 			}
 			continue
-		case err != nil && !errors.Is(err, unix.ENOBUFS): // some were lost: look all the same
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // some were lost: look anyway
 			return fmt.Errorf("watch addresses of the host: %w", err)
 		}
 		_ = w.socket.SetReadDeadline(time.Now().Add(settle))
@@ -71,5 +70,5 @@ func (w *Watch) Run(ctx context.Context, look func()) error {
 	return nil
 }
 
-// Close ends a subscription that is not run.
+// Close ends a subscription that is not running.
 func (w *Watch) Close() error { return w.socket.Close() }

@@ -12,7 +12,7 @@ import (
 	"carob/internal/base/netns"
 )
 
-// Looks are made at the start and after an address came, and none after the end.
+// look is called at the start and after an address is added, and not after the end.
 func TestRun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 	select {
 	case <-looks:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody looked after an address came")
+		t.Fatal("look was not called after an address was added")
 	}
 	cancel()
 	if err := <-done; err != nil {

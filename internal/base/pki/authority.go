@@ -18,29 +18,29 @@ import (
 
 const (
 	caLife = 10 * 365 * 24 * time.Hour
-	// An authority is signed anew at a start when less than that is left: longer than
-	// any process runs, and long enough for every client to have seen the new one.
+	// At a start, a CA is signed again if it expires within this time: longer than any process
+	// runs, and long enough for every client to receive the new one.
 	caRenewBefore = 2 * 365 * 24 * time.Hour
 )
 
-// authority is a certificate that signs others, with its key.
+// authority is a CA certificate with its key.
 type authority struct {
 	cert *x509.Certificate
 	pem  []byte
 	key  *ecdsa.PrivateKey
 }
 
-// openAuthority loads the authority in dir, or makes it. One near its end gets a new
-// certificate for the same key and name, so that what it has signed stays good, also
-// for clients that know the old certificate.
+// openAuthority loads the CA in dir, or creates it. One that is about to expire gets a new
+// certificate for the same key and name, so that certificates it has signed stay valid, also for
+// clients that know only the old CA certificate.
 func openAuthority(dir string, now time.Time) (*authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	pair, err := readPair(certFile, keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The certificate is written last: without it, whatever else is there is of no use.
+		// The certificate is written last: without it, all other files are useless.
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
-			return nil, fmt.Errorf("make the authority's key: %w", err)
+			return nil, fmt.Errorf("create the CA's key: %w", err)
 		}
 		keyPEM, err := encodeKey(key)
 		if err != nil {
@@ -52,11 +52,11 @@ func openAuthority(dir string, now time.Time) (*authority, error) {
 		return newAuthority(key, certFile, now)
 	}
 	if err != nil {
-		return nil, errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %w", err)
+		return nil, errkind.Errorf(errkind.Corrupt, "read the cluster's CA: %w", err)
 	}
 	key, ok := pair.TLS.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.TLS.Leaf.IsCA {
-		return nil, errkind.Errorf(errkind.Corrupt, "read the cluster's certificate authority: %s is not an ECDSA authority", certFile)
+		return nil, errkind.Errorf(errkind.Corrupt, "read the cluster's CA: %s is not a CA with an ECDSA key", certFile)
 	}
 	if c := pair.TLS.Leaf; now.Before(c.NotBefore) || now.Add(caRenewBefore).After(c.NotAfter) {
 		return newAuthority(key, certFile, now)
@@ -64,7 +64,7 @@ func openAuthority(dir string, now time.Time) (*authority, error) {
 	return &authority{cert: pair.TLS.Leaf, pem: pair.CertPEM, key: key}, nil
 }
 
-// newAuthority signs a certificate of the authority with its own key, and writes it.
+// newAuthority signs a CA certificate with its own key, and writes it.
 func newAuthority(key *ecdsa.PrivateKey, certFile string, now time.Time) (*authority, error) {
 	t, err := template("carob-ca", now, caLife)
 	if err != nil {
@@ -74,20 +74,20 @@ func newAuthority(key *ecdsa.PrivateKey, certFile string, now time.Time) (*autho
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("sign the authority's certificate: %w", err)
+		return nil, fmt.Errorf("sign the CA certificate: %w", err)
 	}
 	a := &authority{key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return nil, fmt.Errorf("parse the authority's certificate: %w", err)
+		return nil, fmt.Errorf("parse the CA certificate: %w", err)
 	}
 	return a, atomicfile.Write(certFile, a.pem, 0o600)
 }
 
-// issue makes a new key and a certificate for it, valid from now.
+// issue creates a new key and a certificate for it, valid from now.
 func (a *authority) issue(r Request, now time.Time) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("make a key for %s: %w", r.CommonName, err)
+		return KeyPair{}, fmt.Errorf("create a key for %s: %w", r.CommonName, err)
 	}
 	t, err := template(r.CommonName, now, r.Life)
 	if err != nil {

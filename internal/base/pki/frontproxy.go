@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// FrontProxyName is the common name of the certificate with which the API server
-// tells another API server who the user is.
+// FrontProxyName is the common name of the certificate with which the API server tells an
+// aggregated API server who the user is.
 const FrontProxyName = "front-proxy-client"
 
-// FrontProxy is what requests show that the API server passes on with the user's
-// name in headers.
+// FrontProxy is the CA and client certificate for requests that the API server proxies, with the
+// user's name in headers.
 type FrontProxy struct {
 	CAPEM []byte
 	*Leaf
 }
 
-// FrontProxy returns the authority and the client certificate of requests that are
-// passed on. It is an authority of its own: whoever holds a certificate of it may be
-// anybody. The files are made when first asked for.
+// FrontProxy returns the CA and the client certificate for proxied requests. It is a separate CA:
+// the owner of one of its certificates can impersonate any user. The files are created at the first
+// call.
 func (p *PKI) FrontProxy(now time.Time) (*FrontProxy, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,7 +30,7 @@ func (p *PKI) FrontProxy(now time.Time) (*FrontProxy, error) {
 	const name = "front-proxy"
 	dir := filepath.Join(p.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the key directory: %w", err)
+		return nil, fmt.Errorf("create the key directory: %w", err)
 	}
 	ca, err := openAuthority(dir, now)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// Leaf is a certificate of carob's own that is made anew before it ends. Whoever
-// shows it asks for it with each handshake.
+// Leaf is one of carob's own certificates, which is renewed before it expires. Servers and clients
+// get it again for each handshake.
 type Leaf struct {
 	file    string // without extension, in the key directory
 	request Request
 	pair    atomic.Pointer[KeyPair]
 }
 
-// Pair returns the certificate and key of this moment.
+// Pair returns the current certificate and key.
 func (l *Leaf) Pair() KeyPair { return *l.pair.Load() }
 
-// Certificate returns the certificate to show now; it never fails.
+// Certificate returns the current certificate; it never fails.
 func (l *Leaf) Certificate() (*tls.Certificate, error) { return &l.pair.Load().TLS, nil }
 
 // Serve is for GetCertificate of a server's tls.Config.
@@ -34,8 +34,8 @@ func (l *Leaf) Serve(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.
 // Present is for GetClientCertificate of a client's tls.Config.
 func (l *Leaf) Present(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return l.Certificate() }
 
-// Renew makes those certificates anew that are near their end, and returns them.
-// One that can't be written is used all the same, and the error says so.
+// Renew renews the certificates that are about to expire, and returns them. One that cannot be
+// written is used anyway, and the error reports it.
 func (p *PKI) Renew(now time.Time) (renewed []*Leaf, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,8 +55,9 @@ func (p *PKI) Renew(now time.Time) (renewed []*Leaf, err error) {
 	return renewed, errors.Join(errs...)
 }
 
-// Rename makes the servers' certificates anew when the names and addresses of cfg
-// are not theirs: the machine has other addresses now. The rest of cfg is that of Open.
+// Rename issues the servers' certificates again if the names and addresses of cfg differ from
+// theirs, because the machine's addresses have changed. The rest of cfg must be the same as for
+// Open.
 func (p *PKI) Rename(cfg Config, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,19 +69,19 @@ func (p *PKI) Rename(cfg Config, now time.Time) error {
 		}
 		l.request = request
 		if _, err := p.ca.renew(l, p.dir, now); err != nil {
-			errs = append(errs, fmt.Errorf("make certificate %s for other addresses: %w", l.file, err))
+			errs = append(errs, fmt.Errorf("issue certificate %s for the new addresses: %w", l.file, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// issued is a leaf with the authority it is of.
+// issued is a leaf certificate with its CA.
 type issued struct {
 	*Leaf
 	issuer *authority
 }
 
-// open loads the leaf from its files, or makes it when they don't fit.
+// open loads the leaf from its files, or issues it if they do not match.
 func (a *authority) open(l *Leaf, dir string, now time.Time) error {
 	base := filepath.Join(dir, l.file)
 	if pair, err := readPair(base+".crt", base+".key"); err == nil && a.fits(pair.TLS.Leaf, l.request, now) {
@@ -91,7 +92,8 @@ func (a *authority) open(l *Leaf, dir string, now time.Time) error {
 	return err
 }
 
-// renew makes the leaf anew; changed reports that there is a new one, written or not.
+// renew issues the leaf again; changed reports that there is a new one, even if it could not be
+// written.
 func (a *authority) renew(l *Leaf, dir string, now time.Time) (changed bool, err error) {
 	pair, err := a.issue(l.request, now)
 	if err != nil {
@@ -99,7 +101,8 @@ func (a *authority) renew(l *Leaf, dir string, now time.Time) (changed bool, err
 	}
 	l.pair.Store(&pair)
 	base := filepath.Join(dir, l.file)
-	// A pair torn by a crash does not parse and is made again: no need to wait for the disk.
+	// A pair that a crash left incomplete does not parse and is issued again, so there is no need
+	// to wait for the disk.
 	if err := atomicfile.WriteUnsynced(base+".key", pair.KeyPEM, 0o600); err != nil {
 		return true, err
 	}
@@ -111,7 +114,7 @@ func lasts(c *x509.Certificate, now time.Time) bool {
 	return now.After(c.NotBefore) && now.Add(renewBefore).Before(c.NotAfter)
 }
 
-// fits reports whether c says what r asks for, and for long enough.
+// fits reports whether c matches r and is valid for long enough.
 func (a *authority) fits(c *x509.Certificate, r Request, now time.Time) bool {
 	dns, ips := hosts(r.Hosts)
 	return lasts(c, now) && c.CheckSignatureFrom(a.cert) == nil &&

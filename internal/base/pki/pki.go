@@ -1,8 +1,7 @@
-// Package pki makes and keeps a cluster's keys and certificates: the authority,
-// what the API server, the node agent and the administrator show, and the key
-// that signs service-account tokens. The composition root drives it at start.
-// Everything is P-256. It must never hand out the authority's key or write a
-// private key readable by others.
+// Package pki creates and stores a cluster's keys and certificates: the CA, the certificates of API
+// server, node agent, and administrator, and the key that signs service account tokens. Package app
+// uses it at the start. All keys are P-256. It must never return the CA's key or write a private
+// key that others can read.
 package pki
 
 import (
@@ -32,23 +31,23 @@ import (
 
 const (
 	leafLife = 365 * 24 * time.Hour
-	// A leaf is made again when less than renewBefore of its life is left: who has
-	// copied the administrator's has that long to notice.
+	// A certificate is renewed when less than renewBefore of its lifetime is left, so users who
+	// copied the administrator's certificate have that long to replace it.
 	renewBefore = 60 * 24 * time.Hour
-	// Clocks of clients may be behind ours.
+	// The clocks of clients may be behind.
 	backdate = time.Hour
 )
 
-// Config says whom the certificates are for.
+// Config describes the certificates to issue.
 type Config struct {
-	// Dir holds the files; it is made with mode 0700.
+	// Dir contains the files; it is created with mode 0700.
 	Dir string
-	// Hosts are names and IP addresses under which the API server is reached,
-	// beside localhost, the loopback addresses and the names of the kubernetes Service.
+	// Hosts are names and IP addresses of the API server, in addition to localhost, the loopback
+	// addresses, and the names of the kubernetes Service.
 	Hosts []string
 	// ServiceIP is the address of the kubernetes Service, the first of the range.
 	ServiceIP net.IP
-	// NodeName and NodeHosts name the local node agent and where it is reached.
+	// NodeName and NodeHosts are the name and the addresses of the local node agent.
 	NodeName  string
 	NodeHosts []string
 }
@@ -60,19 +59,19 @@ type KeyPair struct {
 	TLS tls.Certificate
 }
 
-// PKI is the loaded or freshly made set.
+// PKI is the loaded or newly created set.
 type PKI struct {
 	CAPEM []byte
 	CA    *x509.Certificate
-	// Pool holds CA alone.
+	// Pool contains only CA.
 	Pool *x509.CertPool
 
 	// Serving is the API server's certificate.
 	Serving *Leaf
 	// Admin authenticates the administrator (system:masters).
 	Admin *Leaf
-	// NodeClient authenticates the local node agent to the API server
-	// (system:node:NAME in system:nodes); NodeServing is what its own server shows.
+	// NodeClient authenticates the local node agent to the API server (system:node:NAME in
+	// system:nodes); NodeServing is the agent's serving certificate.
 	NodeClient, NodeServing *Leaf
 	// APIServerClient authenticates the API server to node agents
 	// (CN APIServerClientName).
@@ -85,26 +84,26 @@ type PKI struct {
 
 	mu         sync.Mutex
 	leaves     []issued
-	frontProxy *FrontProxy // nil until somebody asks for it
+	frontProxy *FrontProxy // nil until it is requested
 }
 
 // Identities in certificates.
 const (
 	// AdminName is the common name of the administrator's certificate.
 	AdminName = "kubernetes-admin"
-	// APIServerClientName is the common name of the certificate that the API
-	// server shows to node agents; an agent lets nobody else in.
+	// APIServerClientName is the common name of the API server's client certificate for node
+	// agents; an agent accepts no other.
 	APIServerClientName = "kube-apiserver-kubelet-client"
 	mastersGroup        = "system:masters"
 	nodesGroup          = "system:nodes"
 )
 
-// Open loads the set from cfg.Dir and makes what is missing, damaged, about to
-// expire at now or made for other names. The keys of the authority and of tokens
-// are never replaced silently: if one is damaged, Open fails with errkind.Corrupt.
+// Open loads the set from cfg.Dir and creates what is missing, damaged, about to expire at now, or
+// issued for other names. The keys of the CA and of tokens are never replaced silently: if one is
+// damaged, Open fails with errkind.Corrupt.
 func Open(cfg Config, now time.Time) (*PKI, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the key directory: %w", err)
+		return nil, fmt.Errorf("create the key directory: %w", err)
 	}
 	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("protect the key directory: %w", err)
@@ -158,25 +157,25 @@ func ipString(ip net.IP) []string {
 	return []string{ip.String()}
 }
 
-// Request says what a certificate shall state.
+// Request describes a certificate to issue.
 type Request struct {
 	CommonName    string
 	Organizations []string
 	// Hosts are DNS names and IP addresses of a server certificate.
 	Hosts []string
-	// Server makes a certificate for a server, else it is for a client.
+	// Server selects a server certificate, otherwise it is a client certificate.
 	Server bool
-	// Life is how long it is valid; a year when zero.
+	// Life is the validity; zero means a year.
 	Life time.Duration
 }
 
-// Issue makes a new key and a certificate for it, valid from now.
+// Issue creates a new key and a certificate for it, valid from now.
 func (p *PKI) Issue(r Request, now time.Time) (KeyPair, error) { return p.ca.issue(r, now) }
 
 func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126))
 	if err != nil {
-		return nil, fmt.Errorf("draw a serial number: %w", err)
+		return nil, fmt.Errorf("create a serial number: %w", err)
 	}
 	if life == 0 {
 		life = leafLife
@@ -185,7 +184,7 @@ func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, 
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(life), BasicConstraintsValid: true}, nil
 }
 
-// hosts splits, sorts and dedups names and addresses.
+// hosts splits, sorts, and deduplicates names and addresses.
 func hosts(in []string) (dns []string, ips []net.IP) {
 	in = slices.Clone(in)
 	slices.Sort(in)
@@ -206,7 +205,7 @@ func readPair(certFile, keyFile string) (KeyPair, error) {
 	}
 	key, err := os.ReadFile(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return KeyPair{}, fmt.Errorf("%s is there, %s is not", certFile, keyFile)
+		return KeyPair{}, fmt.Errorf("%s exists, but %s does not", certFile, keyFile)
 	}
 	if err != nil {
 		return KeyPair{}, err
@@ -231,7 +230,7 @@ func openKey(file string) (*ecdsa.PrivateKey, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
-			return nil, fmt.Errorf("make the token key: %w", err)
+			return nil, fmt.Errorf("create the token key: %w", err)
 		}
 		keyPEM, err := encodeKey(key)
 		if err != nil {
@@ -244,7 +243,7 @@ func openKey(file string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
-		return nil, errkind.Errorf(errkind.Corrupt, "read the token key: %s holds no key", file)
+		return nil, errkind.Errorf(errkind.Corrupt, "read the token key: %s contains no key", file)
 	}
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {

@@ -86,10 +86,10 @@ func TestReopen(t *testing.T) {
 		d, at := change()
 		after := open(t, d, at)
 		if bytes.Equal(before.Serving.Pair().CertPEM, after.Serving.Pair().CertPEM) {
-			t.Errorf("%s: not made again", name)
+			t.Errorf("%s: not issued again", name)
 		}
 		if !bytes.Equal(before.CAPEM, after.CAPEM) {
-			t.Errorf("%s: the authority changed", name)
+			t.Errorf("%s: the CA changed", name)
 		}
 	}
 }
@@ -105,8 +105,8 @@ func TestDamagedAuthority(t *testing.T) {
 	}
 }
 
-// An authority near its end, or with a clock that was wrong when it was made, is
-// signed anew with its key: certificates of before stay good for old and new clients.
+// A CA that is about to expire, or was created with a wrong clock, is signed again with its key:
+// existing certificates stay valid for old and new clients.
 func TestAuthorityIsRenewed(t *testing.T) {
 	for name, at := range map[string]time.Time{"near its end": now.AddDate(8, 1, 0), "after its end": now.AddDate(12, 0, 0), "before its time": now.AddDate(-5, 0, 0)} {
 		c := config(t.TempDir())
@@ -138,7 +138,7 @@ func TestAuthorityIsRenewed(t *testing.T) {
 			t.Errorf("%s: front proxy: %v", name, err)
 		}
 		if again := open(t, c, at.Add(time.Hour)); !bytes.Equal(again.CAPEM, after.CAPEM) {
-			t.Errorf("%s: made anew with each start", name)
+			t.Errorf("%s: issued again at each start", name)
 		}
 	}
 }
@@ -185,8 +185,8 @@ func remove(t *testing.T, file string) {
 	}
 }
 
-// A machine with other addresses gets other certificates, for its servers only, and
-// keeps them over a start.
+// After the machine's addresses change, its servers get new certificates, which are kept at the
+// next start.
 func TestRename(t *testing.T) {
 	c := config(t.TempDir())
 	p := open(t, c, now)

@@ -1,7 +1,7 @@
-// Package quotaevaluator fits the rules by which objects of a kind count against
-// resource quotas to the evaluator interface of k8s.io/apiserver/pkg/quota/v1. The
-// admission of the API server and the quota controller make evaluators of it and hand
-// in how objects are listed. It must never decide what counts: the rules do.
+// Package quotaevaluator adapts the rules for counting objects against resource quotas to the
+// evaluator interface of k8s.io/apiserver/pkg/quota/v1. The admission of the API server and the
+// quota controller create evaluators with it and pass the function that lists objects. It must
+// never decide what counts: the rules do.
 package quotaevaluator
 
 import (
@@ -17,11 +17,11 @@ import (
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 )
 
-// List returns all objects of a kind in a namespace. Kinds that are only counted need
-// metadata, those with rules whole objects.
+// List returns all objects of a kind in a namespace. Kinds that are only counted need metadata,
+// those with rules complete objects.
 type List func(gr schema.GroupResource, namespace string) ([]runtime.Object, error)
 
-// Rules are what one kind counts by; core/quota has those of Kubernetes.
+// Rules define how objects of a kind are counted; core/quota has those of Kubernetes.
 type Rules interface {
 	// Concerns reports whether objects use the resource.
 	Concerns(name corev1.ResourceName) bool
@@ -31,19 +31,18 @@ type Rules interface {
 	InScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error)
 	// Usage returns what an object uses.
 	Usage(o runtime.Object, now time.Time) (corev1.ResourceList, error)
-	// Missing names what an object must say when the required resources are limited.
+	// Missing returns what an object must set if the required resources are limited.
 	Missing(required []corev1.ResourceName, o runtime.Object) error
 }
 
-// New returns the evaluator of a kind with rules. counts says which requests can
-// change what is used and is nil where there are none to look at; list is nil where
-// usage is not summed.
+// New returns the evaluator of a kind with rules. counts reports which requests can change the
+// usage, and is nil if none are to be checked; list is nil if usage is not summed.
 func New(gr schema.GroupResource, rules Rules, counts func(admission.Attributes) bool, list List) quota.Evaluator {
 	return &evaluator{gr: gr, rules: rules, counts: counts, list: list}
 }
 
-// Count returns the evaluator of a kind whose objects are counted as count/KIND.GROUP,
-// and as alias, too, when it is not empty.
+// Count returns the evaluator of a kind whose objects are counted as count/KIND.GROUP, and also as
+// alias, if it is not empty.
 func Count(gr schema.GroupResource, list List, alias corev1.ResourceName) quota.Evaluator {
 	lister := func(namespace string) ([]runtime.Object, error) { return list(gr, namespace) }
 	return generic.NewObjectCountEvaluator(gr, lister, alias)

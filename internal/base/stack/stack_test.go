@@ -2,7 +2,7 @@ package stack
 
 import "testing"
 
-// deep calls itself with what a request has on the stack.
+// deep recurses with stack frames as large as those of a request.
 //
 //go:noinline
 func deep(n int) (sum int) {
