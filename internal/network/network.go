@@ -1,6 +1,6 @@
-// Package network is the contract of the pod network: who gives a sandbox its
-// network namespace and address. bridge implements it on this host, cni calls
-// external plugins. The runtime drives it; it must never know containers.
+// Package network is the contract of the pod network, which gives a sandbox its network namespace
+// and address. bridge implements it on this host, cni calls external plugins. The runtime drives
+// it; it must never depend on containers.
 package network
 
 import (
@@ -10,13 +10,13 @@ import (
 
 // Pod names the pod that a network namespace is for.
 type Pod struct {
-	UID       string // the same UID gets the same address again (A4)
+	UID       string // the same UID gets the same address again
 	Namespace string
 	Name      string
 	SandboxID string
 	Ports     []PortMapping
-	// NetNS is the path of the network namespace to attach. The caller makes it for
-	// a pod whose user namespace has to own it; empty: Attach makes one.
+	// NetNS is the path of the network namespace to attach. The caller creates it for a pod whose
+	// user namespace must own it; if empty, Attach creates one.
 	NetNS string
 }
 
@@ -34,16 +34,16 @@ type Attachment struct {
 	IPs   []netip.Addr // primary first
 }
 
-// PodNetwork attaches sandboxes.
+// PodNetwork attaches sandboxes to the pod network.
 //
-// Attach returns a namespace that is ready to use and pinned: loopback up,
-// address, route and port mappings in place. Attach of a known SandboxID answers the same again.
-// Detach removes namespace and mappings and frees the address; an unknown id is
-// no error. Both survive a crash at any point: a repeated call finishes the work.
+// Attach returns a pinned namespace that is ready to use: loopback up, address, route, and port
+// mappings in place. Attach of a known SandboxID returns the same result again. Detach removes
+// namespace and mappings and frees the address; an unknown ID is not an error. Both survive a crash
+// at any point: a repeated call completes the work.
 type PodNetwork interface {
 	Attach(context.Context, Pod) (Attachment, error)
 	Detach(ctx context.Context, sandboxID string) error
-	// Ready says why pods can't be attached now, or nil.
+	// Ready returns why pods cannot be attached now, or nil.
 	Ready(context.Context) error
 	// Sweep frees everything that belongs to none of the live sandboxes.
 	Sweep(ctx context.Context, live map[string]bool) error

@@ -17,8 +17,8 @@ import (
 	"carob/internal/network"
 )
 
-// Attach implements network.PodNetwork. Kinds: Exhausted without a free address,
-// InUse when another pod or a process of the host has one of the host ports, Invalid for a malformed port.
+// Attach implements network.PodNetwork. Kinds: Exhausted if no address is free, InUse if another
+// pod or a process of the host uses one of the host ports, Invalid for a malformed port.
 func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachment, error) {
 	pod.Ports = slices.Clone(pod.Ports)
 	if err := checkPorts(pod.Ports); err != nil {
@@ -33,7 +33,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 	at := n.attached[pod.SandboxID]
 	n.mu.Unlock()
 	if at != nil && !netns.Pinned(at.NetNS) {
-		// Somebody removed the namespace behind our back.
+		// The namespace was removed from outside.
 		if err := n.drop(at); err != nil {
 			return network.Attachment{}, err
 		}
@@ -87,7 +87,7 @@ func (n *Network) takePlace(ctx context.Context, given string) (*place, error) {
 	}
 	p, err := n.makePlace(ctx, given)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		// Somebody deleted the bridge: make it again, once.
+		// The bridge was deleted from outside: create it again, once.
 		if n.ensureBridge() == nil {
 			p, err = n.makePlace(ctx, given)
 		}
@@ -95,7 +95,7 @@ func (n *Network) takePlace(ctx context.Context, given string) (*place, error) {
 	return p, err
 }
 
-// reserve records address and ports of a pod before it has them.
+// reserve records the address and ports of a pod before they are configured.
 func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,7 +122,7 @@ func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	return at, nil
 }
 
-// finish repeats the steps that a killed process may not have done.
+// finish repeats the steps that a killed process may have left undone.
 func (n *Network) finish(at *attachment) error {
 	var h *netlink.Handle
 	err := netns.Do(at.NetNS, func() (err error) {
@@ -167,13 +167,13 @@ func (n *Network) Detach(ctx context.Context, sandboxID string) error {
 	return explain(n.drop(at))
 }
 
-// drop takes everything back; the record goes last, so that a failure can be repeated.
+// drop undoes everything; the record is removed last, so that a failure can be retried.
 func (n *Network) drop(at *attachment) error {
 	n.mu.Lock()
-	at.leaving = true // rules that are installed anew leave it out
+	at.leaving = true // a new installation of the rules omits it
 	n.mu.Unlock()
 	if err := n.rules.unpublish(at.published(), at.pin()); err != nil {
-		return fmt.Errorf("withdraw host ports of pod %s: %w", at.Pod, err)
+		return fmt.Errorf("remove host ports of pod %s: %w", at.Pod, err)
 	}
 	if err := netns.Unpin(at.NetNS); err != nil {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
@@ -197,18 +197,18 @@ func (n *Network) drop(at *attachment) error {
 	return nil
 }
 
-// forgetNeighbours makes the host ask again who has the pod's addresses: who
-// connects to them then hears after three seconds that nobody does, not after the
-// forty that the host believes what it knew.
+// forgetNeighbours removes the host's neighbour entries for the pod's addresses: clients on the
+// host then get an error after three seconds instead of the forty during which the kernel trusts an
+// old entry.
 func (n *Network) forgetNeighbours(at *attachment) {
 	for _, ip := range at.IPs {
-		// It knows none of a pod that it never talked to.
+		// There is no entry for a pod that the host never communicated with.
 		_ = netlink.NeighDel(&netlink.Neigh{LinkIndex: n.bridge.Load().index, IP: ip.AsSlice()})
 	}
 }
 
-// Ready implements network.PodNetwork: the bridge is there and up. A bridge that
-// somebody deleted is made again.
+// Ready implements network.PodNetwork: the bridge exists and is up. If it was deleted from outside,
+// it is created again.
 func (n *Network) Ready(context.Context) error {
 	link, err := netlink.LinkByIndex(n.bridge.Load().index)
 	if err == nil && link.Attrs().Name == n.cfg.Bridge && link.Attrs().Flags&net.FlagUp != 0 {
@@ -233,16 +233,16 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 	slices.Sort(dead)
 	var errs []error
 	for _, id := range dead {
-		klog.FromContext(ctx).V(2).Info("Freeing the network of a sandbox that is gone", "sandbox", id)
+		klog.FromContext(ctx).V(2).Info("Freeing the network of a sandbox that no longer exists", "sandbox", id)
 		errs = append(errs, n.Detach(ctx, id))
 	}
 	return errors.Join(errs...)
 }
 
-// lock makes calls about one sandbox follow one another.
+// lock serializes calls for one sandbox.
 func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ error) {
 	if sandbox == "" {
-		return nil, errkind.Errorf(errkind.Invalid, "a pod needs a sandbox id to be attached")
+		return nil, errkind.Errorf(errkind.Invalid, "cannot attach a pod without a sandbox ID")
 	}
 	return n.sandboxes.Acquire(ctx, sandbox)
 }
@@ -255,10 +255,10 @@ func (n *Network) gateways() []netip.Addr {
 	return g
 }
 
-// sticky is NTF_STICKY of linux/neighbour.h: the entry stays where it is told to be.
+// sticky is NTF_STICKY of linux/neighbour.h: the entry does not move to another port.
 const sticky = 0x40
 
-// configure gives eth0 its addresses and the host the way there. It may be repeated.
+// configure sets the addresses of eth0 and the host's routes to them. It may be repeated.
 func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}
 	for _, ip := range at.IPs {

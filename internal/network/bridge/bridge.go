@@ -1,19 +1,18 @@
-// Package bridge is carob's own pod network on one host: a bridge, a veth pair
-// for each pod, addresses kept on disk, masquerading and host ports by nftables.
-// The runtime drives it through network.PodNetwork; it must never know a
-// container, and no name on the host comes from anywhere but its Config.
+// Package bridge is carob's own pod network on one host: a bridge, a veth pair for each pod,
+// addresses stored on disk, masquerading and host ports with nftables. The runtime drives it
+// through network.PodNetwork; it must never depend on containers, and all names on the host come
+// from its Config.
 //
-// A pod has its address with a full-length mask and reaches everything, also its
-// neighbours, by way of the host's address on the bridge: so connection tracking
-// sees both directions of every connection without br_netfilter, and there is
-// one place to filter. Where the host's firewall drops what it forwards, two rules
-// in its chain let pods through (passage.go).
+// A pod has its address with a full-length mask and reaches every address, including its
+// neighbours, through the host's address on the bridge. So connection tracking sees both directions
+// of every connection without br_netfilter, and there is one place to filter. If the host's
+// firewall drops forwarded traffic, two rules in its chain let pods through (passage.go).
 //
 //	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
 //
-// Attaching: a place (namespace + veth) from the pool → address recorded → address,
-// route → host ports. Each step may be repeated; a kill between two leaves a
-// record that the next Attach finishes or the next Sweep frees.
+// Attach takes a place (namespace and veth) from the pool, records the address, configures address
+// and routes, and opens host ports. Each step may be repeated; a kill between two steps leaves a
+// record that the next Attach completes or the next Sweep frees.
 package bridge
 
 import (
@@ -41,17 +40,17 @@ import (
 	"carob/internal/network"
 )
 
-// Config names everything this network has on the host.
+// Config has all names that this network uses on the host.
 type Config struct {
 	Bridge   string       // name of the bridge, at most 15 bytes
-	Pods     netip.Prefix // IPv4 addresses of the pods; the first is the bridge's
-	Pods6    netip.Prefix // IPv6 addresses of the pods, if they are to have any
+	Pods     netip.Prefix // IPv4 range of the pods; the first address is the bridge's
+	Pods6    netip.Prefix // IPv6 range of the pods, if any
 	Table    string       // name of the nftables tables (ip, and ip6 with Pods6)
-	StateDir string       // records that outlive a reboot
-	RunDir   string       // pinned namespaces; best below /run
-	MTU      int          // 0: that of the default route's device
-	Pool     int          // most places to hold ready; 0: 16, negative: none
-	// OwnPorts are where this carob itself listens (TCP): no host port of a pod takes them.
+	StateDir string       // records that survive a reboot
+	RunDir   string       // pinned namespaces; preferably below /run
+	MTU      int          // 0: that of the default route's interface
+	Pool     int          // maximum number of places in the pool; 0: 16, negative: none
+	// OwnPorts are the TCP ports on which this carob listens: host ports of pods cannot take them.
 	OwnPorts []netip.AddrPort
 }
 
@@ -70,7 +69,7 @@ type Network struct {
 
 	rulesChanged atomic.Pointer[func()]
 
-	sandboxes keylock.Locks // of those being attached or detached
+	sandboxes keylock.Locks // sandboxes that are being attached or detached
 
 	mu       sync.Mutex
 	v4, v6   *addresses // v6 is nil without IPv6
@@ -85,10 +84,10 @@ type bridgeLink struct {
 
 var _ network.PodNetwork = (*Network)(nil)
 
-// Open makes or finds the bridge and the nftables tables and takes up what is
-// attached. Kinds: Invalid for a config that can't work here (an address range
-// the host uses otherwise, a name too long), Unsupported when the kernel lacks
-// something, Denied without the right to administer the network.
+// Open creates or finds the bridge and the nftables tables and loads the attachments. Kinds:
+// Invalid for a config that cannot work here (an address range that the host uses otherwise, a name
+// that is too long), Unsupported if the kernel lacks a feature, Denied without the right to
+// administer the network.
 func Open(ctx context.Context, cfg Config) (*Network, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	}
 	for _, dir := range []string{cfg.StateDir, n.nsDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make directory of the pod network: %w", err)
+			return nil, fmt.Errorf("create directory of the pod network: %w", err)
 		}
 	}
 	if err := n.start(ctx); err != nil {
@@ -159,8 +158,8 @@ func (n *Network) Close() error {
 	return n.journal.close()
 }
 
-// Destroy removes everything that a network with this config has on the host,
-// open or not, also what a killed process left. Pods lose their network.
+// Destroy removes everything that a network with this config has on the host, open or not,
+// including leftovers of a killed process. Pods lose their network.
 func Destroy(cfg Config) error {
 	var errs []error
 	nsDir := filepath.Join(cfg.RunDir, "netns")
@@ -180,7 +179,7 @@ func Destroy(cfg Config) error {
 	return errors.Join(errs...)
 }
 
-// deletePorts removes veth pairs whose other end somebody still holds.
+// deletePorts removes veth pairs whose other end is still in use.
 func deletePorts(bridge int) error {
 	links, err := dump(netlink.LinkList)
 	if err != nil {
@@ -200,18 +199,18 @@ func deletePorts(bridge int) error {
 func (c Config) check() error {
 	switch {
 	case c.Bridge == "" || len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/ :"):
-		return errkind.Errorf(errkind.Invalid, "bridge name %q is no device name (1 to 15 bytes without '/', ':' and space)", c.Bridge)
+		return errkind.Errorf(errkind.Invalid, "bridge name %q is not a device name (1 to 15 bytes without '/', ':', and space)", c.Bridge)
 	case !c.Pods.Addr().Is4() || c.Pods.Bits() > 29:
-		return errkind.Errorf(errkind.Invalid, "pod address range %s is no IPv4 range with room for pods (such as 10.88.0.0/16)", c.Pods)
+		return errkind.Errorf(errkind.Invalid, "pod address range %s is not an IPv4 range with enough addresses for pods (such as 10.88.0.0/16)", c.Pods)
 	case c.Pods6.IsValid() && (!c.Pods6.Addr().Is6() || c.Pods6.Bits() > 120):
-		return errkind.Errorf(errkind.Invalid, "pod address range %s is no IPv6 range with room for pods (such as fd00:88::/64)", c.Pods6)
+		return errkind.Errorf(errkind.Invalid, "pod address range %s is not an IPv6 range with enough addresses for pods (such as fd00:88::/64)", c.Pods6)
 	case c.Table == "" || c.StateDir == "" || c.RunDir == "":
 		return errkind.Errorf(errkind.Invalid, "the pod network needs the name of an nftables table and two directories")
 	}
 	return nil
 }
 
-// explain gives kernel errors a kind and says what to do.
+// explain gives kernel errors a kind and adds what to do.
 func explain(err error) error {
 	switch {
 	case err == nil || errkind.Of(err) != errkind.Unknown:
@@ -219,13 +218,13 @@ func explain(err error) error {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		return errkind.Errorf(errkind.Denied, "%w: run as root or with CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
 	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT):
-		return errkind.Errorf(errkind.Unsupported, "%w: the kernel lacks bridge, veth or nf_tables", err)
+		return errkind.Errorf(errkind.Unsupported, "%w: the kernel lacks bridge, veth, or nf_tables", err)
 	}
 	return err
 }
 
-// ensureBridge makes the bridge or takes the one that is there, and sets the
-// host's switches that pods depend on.
+// ensureBridge creates the bridge or uses the existing one, and sets the host's sysctls that pods
+// depend on.
 func (n *Network) ensureBridge() error {
 	link, err := netlink.LinkByName(n.cfg.Bridge)
 	var notFound netlink.LinkNotFoundError
@@ -238,12 +237,12 @@ func (n *Network) ensureBridge() error {
 			return err
 		}
 	case err != nil:
-		return fmt.Errorf("look for bridge %s: %w", n.cfg.Bridge, err)
+		return fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
 	}
 	if _, ok := link.(*netlink.Bridge); !ok {
 		return errkind.Errorf(errkind.Invalid, "network device %s exists and is a %s, not a bridge", n.cfg.Bridge, link.Type())
 	}
-	if err := n.checkOverlap(link.Attrs().Index); err != nil { // the range may be another one than before
+	if err := n.checkOverlap(link.Attrs().Index); err != nil { // the range may have changed
 		return err
 	}
 	for _, a := range []*addresses{n.v4, n.v6} {
@@ -274,7 +273,7 @@ func (n *Network) ensureBridge() error {
 	return n.setHostSysctls()
 }
 
-// dropOldAddresses takes away the addresses of a range that the bridge had before.
+// dropOldAddresses removes the addresses of a previous range from the bridge.
 func (n *Network) dropOldAddresses(bridge netlink.Link) error {
 	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(bridge, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -285,7 +284,7 @@ func (n *Network) dropOldAddresses(bridge netlink.Link) error {
 			continue
 		}
 		if err := netlink.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take address %s off bridge %s: %w", a.IPNet, n.cfg.Bridge, err)
+			return fmt.Errorf("remove address %s from bridge %s: %w", a.IPNet, n.cfg.Bridge, err)
 		}
 	}
 	return nil
@@ -297,11 +296,12 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = n.cfg.Bridge, n.mtu
-	// A bridge without an address of its own takes that of a port, and changes it with the ports.
+	// A bridge without its own hardware address takes the address of a port, and changes it with
+	// the ports.
 	attrs.HardwareAddr = macOf(n.v4.gateway())
 	snooping := false
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
-		return nil, fmt.Errorf("make bridge %s: %w", n.cfg.Bridge, err)
+		return nil, fmt.Errorf("create bridge %s: %w", n.cfg.Bridge, err)
 	}
 	link, err := netlink.LinkByName(n.cfg.Bridge)
 	if err != nil {
@@ -310,7 +310,7 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	return link, nil
 }
 
-// checkOverlap refuses a pod range that the host reaches some other way than by our bridge.
+// checkOverlap rejects a pod range that the host reaches in another way than through our bridge.
 func (n *Network) checkOverlap(own int) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -333,16 +333,16 @@ func (n *Network) checkOverlap(own int) error {
 func (n *Network) setHostSysctls() error {
 	list := []sysctl{
 		{"ipv4/ip_forward", "1"},
-		// Pods reach each other by way of the host on purpose.
+		// Pods reach each other through the host on purpose.
 		{"ipv4/conf/" + n.cfg.Bridge + "/send_redirects", "0"},
-		// A pod tells the host nothing about routes, and gets no answers for others.
+		// A pod must not send routes to the host, nor get answers for other addresses.
 		{"ipv4/conf/" + n.cfg.Bridge + "/accept_redirects", "0"},
 		{"ipv4/conf/" + n.cfg.Bridge + "/accept_source_route", "0"},
 		{"ipv4/conf/" + n.cfg.Bridge + "/proxy_arp", "0"},
 		{"ipv6/conf/" + n.cfg.Bridge + "/accept_ra", "0"},
 		{"ipv6/conf/" + n.cfg.Bridge + "/accept_redirects", "0"},
 		{"ipv6/conf/" + n.cfg.Bridge + "/proxy_ndp", "0"},
-		// Host ports on the loopback address; rules.go keeps pods from using it.
+		// For host ports on the loopback address; rules.go keeps pods from using it.
 		{"ipv4/conf/" + n.cfg.Bridge + "/route_localnet", "1"},
 	}
 	if n.v6 == nil {
@@ -359,8 +359,8 @@ func (n *Network) setHostSysctls() error {
 	return nil
 }
 
-// forwardIPv6 lets the host forward IPv6. Its own uplinks would stop listening to
-// their routers by that, and lose their default route, if they were not told to go on.
+// forwardIPv6 enables IPv6 forwarding on the host. Forwarding makes the host's uplinks ignore
+// router advertisements, so that they would lose their default route; accept_ra=2 prevents this.
 func forwardIPv6() []sysctl {
 	var list []sysctl
 	const all = "ipv6/conf/all/forwarding"
@@ -402,7 +402,7 @@ func defaultMTU() int {
 	return ethernet
 }
 
-// load reads the journal, forgets what a reboot ended and writes it anew.
+// load reads the journal, removes what a reboot ended, and writes the journal again.
 func (n *Network) load() error {
 	if n.mtu == 0 {
 		if link, err := netlink.LinkByIndex(n.bridge.Load().index); err == nil {
@@ -441,8 +441,8 @@ func (n *Network) load() error {
 		return err
 	}
 	for _, at := range n.attached {
-		// A pod with an address of another range has lost its network with the range: its
-		// namespace goes, and whoever asks for it gets another one.
+		// A pod with an address of another range has lost its network: its namespace is removed,
+		// and the next Attach creates another one.
 		foreign := slices.ContainsFunc(at.IPs, func(ip netip.Addr) bool { return n.rangeOf(ip) == nil })
 		if foreign {
 			n.forgetNeighbours(at)
@@ -455,7 +455,7 @@ func (n *Network) load() error {
 	return err
 }
 
-// entries is the present state as a journal.
+// entries returns the current state as journal entries.
 func (n *Network) entries() []entry {
 	var list []entry
 	next := []netip.Addr{n.v4.next}
@@ -495,7 +495,8 @@ func (n *Network) forget(at *attachment) {
 	}
 }
 
-// dropUnknownNamespaces removes pins that no attachment has: the pool of a killed process.
+// dropUnknownNamespaces removes pinned namespaces without an attachment: the pool of a killed
+// process.
 func (n *Network) dropUnknownNamespaces(ctx context.Context) error {
 	entries, err := os.ReadDir(n.nsDir)
 	if err != nil {
@@ -507,7 +508,7 @@ func (n *Network) dropUnknownNamespaces(ctx context.Context) error {
 	}
 	for _, e := range entries {
 		if path := filepath.Join(n.nsDir, e.Name()); !known[path] {
-			klog.FromContext(ctx).V(2).Info("Removing left-over network namespace", "path", path)
+			klog.FromContext(ctx).V(2).Info("Removing leftover network namespace", "path", path)
 			if err := netns.Unpin(path); err != nil {
 				return err
 			}
@@ -520,14 +521,14 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// macOf derives a hardware address from an IPv4 address: a bridge that is made
-// anew has its old one, which pods remember.
+// macOf derives a hardware address from an IPv4 address, so that a bridge that is created again has
+// the address that pods have stored.
 func macOf(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
 }
 
-// dump lists by netlink until the kernel gives a list that nothing changed meanwhile.
+// dump repeats a netlink list until the kernel returns one that no change interrupted.
 func dump[T any](list func() ([]T, error)) ([]T, error) {
 	for {
 		if got, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -29,8 +29,8 @@ func testConfig(t testing.TB) Config {
 	if os.Geteuid() != 0 {
 		t.Skip("bridges need root")
 	}
-	// A range for benchmarks, not a private one: nothing else on the host uses it, and
-	// another process of this test takes another part.
+	// A range for benchmarks, not a private one: nothing else on the host uses it. Each process of
+	// this test uses another part.
 	id := os.Getpid()*7 + int(subnet.Add(1))
 	dir := t.TempDir()
 	cfg := Config{
@@ -139,7 +139,7 @@ func hostRange(t *testing.T) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// A kill between the record and the configuration: the next Attach finishes it.
+// After a kill between the record and the configuration, the next Attach completes it.
 func TestAttachIsFinishedAfterKill(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Pool = -1
@@ -153,7 +153,7 @@ func TestAttachIsFinishedAfterKill(t *testing.T) {
 	if _, err := n.reserve(pod, p); err != nil {
 		t.Fatal(err)
 	}
-	stray, err := n.makePlace(t.Context(), "") // a pool's, recorded nowhere
+	stray, err := n.makePlace(t.Context(), "") // of a pool, without a record
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,14 +170,14 @@ func TestAttachIsFinishedAfterKill(t *testing.T) {
 		_, err := net.Dial("udp", "192.0.2.77:9") // needs the default route
 		return err
 	}); err != nil {
-		t.Errorf("the network is unfinished: %v", err)
+		t.Errorf("the network is incomplete: %v", err)
 	}
 	if netns.Pinned(stray.path) {
 		t.Errorf("%s of the killed process is left", stray.path)
 	}
 }
 
-// The journal's last line may be torn.
+// The last line of the journal may be incomplete.
 func TestTornJournal(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
@@ -203,7 +203,7 @@ func TestTornJournal(t *testing.T) {
 	}
 }
 
-// Somebody deletes the bridge: the next pod makes it anew.
+// After the bridge is deleted from outside, the next pod creates it again.
 func TestBridgeComesBack(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
@@ -222,7 +222,7 @@ func TestBridgeComesBack(t *testing.T) {
 	}
 }
 
-// The host does not go on believing that a pod that ended has its address.
+// The host does not keep a neighbour entry for a pod that ended.
 func TestNeighbourIsForgotten(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
@@ -245,13 +245,13 @@ func TestNeighbourIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !known() {
-		t.Fatal("the host does not know the pod that it talked to")
+		t.Fatal("the host has no neighbour entry for the pod")
 	}
 	if err := n.Detach(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	if known() {
-		t.Error("the host still believes that the pod is there")
+		t.Error("the host still has a neighbour entry for the pod")
 	}
 }
 
@@ -276,7 +276,7 @@ func BenchmarkAttach(b *testing.B) {
 	}
 }
 
-// The kernel says so when devices came or went while it listed them.
+// The kernel reports whether devices changed during a list.
 func TestInterruptedDump(t *testing.T) {
 	asked := 0
 	got, err := dump(func() ([]int, error) {
@@ -294,8 +294,8 @@ func TestInterruptedDump(t *testing.T) {
 	}
 }
 
-// Another address range: the bridge has its gateway only, pods of the old range lose
-// their network, and what comes after them works.
+// With another address range, the bridge has only the new gateway address, pods of the old range
+// lose their network, and new pods work.
 func TestOtherRange(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Pool = -1

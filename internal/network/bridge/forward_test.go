@@ -13,8 +13,8 @@ import (
 	"carob/internal/network"
 )
 
-// Forwarding is open for the pods only as far as they need it: somebody beside the
-// host reaches no pod but by a host port, and pods reach everything.
+// Only the traffic that pods need is forwarded to them: a machine beside the host reaches pods only
+// through host ports, and pods reach every address.
 func TestForwardingIsFiltered(t *testing.T) {
 	inOwnNamespace(t, func(t *testing.T) {
 		cfg := testConfig(t)
@@ -52,13 +52,13 @@ func TestForwardingIsFiltered(t *testing.T) {
 			return from
 		}
 		pod, outside := listen(at.NetNS, ":80"), listen(world, ":9000")
-		// The packet past the host would come first.
+		// The packet past the host would arrive first.
 		send(outside, "past the host", netip.AddrPortFrom(at.IPs[0], 80).String())
 		send(outside, "by the host port", "192.0.2.2:8080")
 		from := receive(pod, "by the host port")
 		send(pod, "answer", from.String())
 		receive(outside, "answer")
-		// What the pod begins is answered.
+		// Answers to the pod's own requests are forwarded.
 		client := listen(at.NetNS, ":0")
 		send(client, "question", "192.0.2.1:9000")
 		send(outside, "answer of the world", receive(outside, "question").String())
@@ -66,8 +66,8 @@ func TestForwardingIsFiltered(t *testing.T) {
 	})
 }
 
-// newWorld moves the other end of the uplink to a namespace of its own, which has a
-// route to the pods by the host.
+// newWorld moves the other end of the uplink to its own namespace, with a route to the pods through
+// the host.
 func newWorld(t *testing.T, pods netip.Prefix) (path string) {
 	t.Helper()
 	path = t.TempDir() + "/world"

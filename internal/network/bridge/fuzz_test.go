@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzJournal reads what a damaged disk may have left of the attachments.
+// FuzzJournal reads attachments from a damaged disk.
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"sandbox":"a","uid":"u","ip":"10.88.0.2"}` + "\n" + `{"sandbox":"a"}` + "\n" + `{"sand`))
 	f.Add([]byte("\n\n\x00\xff{}\n[]\n"))

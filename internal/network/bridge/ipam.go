@@ -8,18 +8,17 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// rememberedPods is how many detached pods may find their address again.
+// rememberedPods is the number of detached pods whose addresses are kept for them.
 const rememberedPods = 512
 
-// addresses hands out the addresses of one prefix. It is a plain value without
-// lock or clock.
+// addresses allocates the addresses of one prefix. It is a plain value without lock or clock.
 //
-// A pod that comes back gets its old address if nobody has it (A4). A new pod
-// gets the next address nobody had for the longest time: a freed address that
-// went to another pod at once would receive the packets of the old one's clients.
+// A pod that is attached again gets its previous address if it is free. A new pod gets the
+// address that has been free for the longest time: if a freed address were reused at once, the new
+// pod would receive packets of the old pod's clients.
 type addresses struct {
 	prefix netip.Prefix
-	next   netip.Addr            // where the next search begins
+	next   netip.Addr            // start of the next search
 	used   map[netip.Addr]string // address → sandbox
 	past   []pastAddress         // of detached pods, oldest first
 }
@@ -39,8 +38,8 @@ func newAddresses(prefix netip.Prefix) *addresses {
 // gateway is the first address: the bridge's own.
 func (a *addresses) gateway() netip.Addr { return a.prefix.Addr().Next() }
 
-// free says whether an address may be given to a pod: not the network's, not the
-// gateway's, not the broadcast address, not taken.
+// free reports whether an address can be allocated: not the network's, the gateway's, or the
+// broadcast address, and not in use.
 func (a *addresses) free(addr netip.Addr) bool {
 	if !a.prefix.Contains(addr) || addr == a.prefix.Addr() || addr == a.gateway() {
 		return false
@@ -51,7 +50,7 @@ func (a *addresses) free(addr netip.Addr) bool {
 	return a.used[addr] == ""
 }
 
-// acquire takes an address for a sandbox; kind Exhausted when there is none.
+// acquire allocates an address for a sandbox; kind Exhausted if none is free.
 func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 	if i := slices.IndexFunc(a.past, func(p pastAddress) bool { return p.uid == uid }); i >= 0 {
 		addr := a.past[i].addr
@@ -85,23 +84,23 @@ func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 	return netip.Addr{}, errkind.Errorf(errkind.Exhausted, "all addresses of %s are in use", a.prefix)
 }
 
-// size bounds a search; nobody runs more pods than this on one machine.
+// size limits a search; nobody runs more pods than this on one machine.
 func (a *addresses) size() int {
 	bits := a.prefix.Addr().BitLen() - a.prefix.Bits()
 	return 1 << min(bits, 18)
 }
 
-// claim takes a certain address for a sandbox, as when state is read from disk.
+// claim allocates a specific address for a sandbox, for example one read from disk.
 func (a *addresses) claim(addr netip.Addr, sandbox string) error {
 	if !a.free(addr) {
-		return fmt.Errorf("address %s can't belong to sandbox %s", addr, sandbox)
+		return fmt.Errorf("address %s cannot be allocated to sandbox %s", addr, sandbox)
 	}
 	a.past = slices.DeleteFunc(a.past, func(p pastAddress) bool { return p.addr == addr })
 	a.used[addr] = sandbox
 	return nil
 }
 
-// release frees an address and remembers whose it was.
+// release frees an address and remembers its pod.
 func (a *addresses) release(addr netip.Addr, uid string) {
 	delete(a.used, addr)
 	a.remember(uid, addr)

@@ -16,7 +16,7 @@ import (
 	"carob/internal/network"
 )
 
-// attachment is a pod on this network, as it is kept on disk.
+// attachment is a pod on this network, as stored on disk.
 type attachment struct {
 	Sandbox string                `json:"sandbox"`
 	UID     string                `json:"uid"`
@@ -39,7 +39,7 @@ func (at *attachment) mac() net.HardwareAddr {
 	if len(at.IPs) > 0 && at.IPs[0].Is4() {
 		return macOf(at.IPs[0])
 	}
-	return make(net.HardwareAddr, macLen) // a damaged journal: it may send nothing
+	return make(net.HardwareAddr, macLen) // a damaged journal: the pod may send nothing
 }
 
 // pin is what the pod may send.
@@ -49,8 +49,8 @@ func (at *attachment) pin() pin { return pin{port: at.Port, mac: at.mac(), ips: 
 type entry struct {
 	Attach *attachment  `json:"attach,omitempty"`
 	Detach string       `json:"detach,omitempty"` // a sandbox
-	Past   *pastEntry   `json:"past,omitempty"`   // a detached pod's addresses
-	Next   []netip.Addr `json:"next,omitempty"`   // where the search for addresses goes on
+	Past   *pastEntry   `json:"past,omitempty"`   // addresses of a detached pod
+	Next   []netip.Addr `json:"next,omitempty"`   // where the search for addresses continues
 }
 
 type pastEntry struct {
@@ -58,9 +58,9 @@ type pastEntry struct {
 	IP  netip.Addr `json:"ip"`
 }
 
-// journal is an append-only file of entries: one short write per attach, without
-// waiting for the disk. A kill loses nothing; a power cut ends all namespaces
-// anyway, and costs at most the memory of some addresses.
+// journal is an append-only file of entries: one short write per attach, without waiting for the
+// disk. A kill loses nothing; a power failure ends all namespaces anyway, and costs at most the
+// memory of some addresses.
 type journal struct {
 	name  string
 	file  *os.File
@@ -69,7 +69,7 @@ type journal struct {
 
 func journalName(dir string) string { return filepath.Join(dir, "attachments.jsonl") }
 
-// readJournal calls apply for each whole line in order.
+// readJournal calls apply for each complete line in order.
 func readJournal(name string, apply func(entry)) error {
 	body, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +82,8 @@ func readJournal(name string, apply func(entry)) error {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var e entry
-		// Only the last line can be torn; a line that can't be read has no effect,
-		// and what it attached is swept as unknown.
+		// Only the last line can be incomplete. A line that does not parse is ignored, and Sweep
+		// removes its attachment as unknown.
 		if json.Unmarshal(lines.Bytes(), &e) == nil {
 			apply(e)
 		}
@@ -91,7 +91,7 @@ func readJournal(name string, apply func(entry)) error {
 	return lines.Err()
 }
 
-// rewriteJournal replaces the file by the entries and opens it for more.
+// rewriteJournal replaces the file with the entries and opens it for appending.
 func rewriteJournal(name string, entries []entry) (*journal, error) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)

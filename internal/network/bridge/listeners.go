@@ -15,8 +15,8 @@ import (
 	"carob/internal/network"
 )
 
-// checkListeners refuses a host port on which a process of the host listens: its
-// packets would go to the pod from now on, those of the API server as well.
+// checkListeners rejects a host port on which a process of the host listens, because its packets,
+// even those for the API server, would go to the pod.
 func checkListeners(ctx context.Context, pod network.Pod) error {
 	for _, p := range pod.Ports {
 		if p.HostPort == 0 {
@@ -24,8 +24,8 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 		}
 		taken, err := listeners(protocols[strings.ToLower(p.Protocol)], p.HostPort)
 		if err != nil {
-			// A kernel without inet_diag; carob's own ports are kept by the rules.
-			klog.FromContext(ctx).V(2).Info("Can't see who listens on a host port", "port", p.HostPort, "err", err)
+			// The kernel has no inet_diag; the rules still protect carob's own ports.
+			klog.FromContext(ctx).V(2).Info("Cannot check whether a process listens on a host port", "port", p.HostPort, "err", err)
 			continue
 		}
 		for _, at := range taken {
@@ -34,7 +34,7 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 			}
 			hint := ""
 			if at.IsLoopback() && !p.HostIP.IsValid() {
-				hint = "; with hostIP the pod can have it on another address"
+				hint = "; set hostIP to use another address"
 			}
 			return errkind.Errorf(errkind.InUse, "host port %d/%s is taken: a process of the host listens on %s%s",
 				p.HostPort, strings.ToLower(p.Protocol), netip.AddrPortFrom(at, p.HostPort), hint)
@@ -43,7 +43,7 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 	return nil
 }
 
-// meets says whether a listener gets packets that are sent to an address of a host port.
+// meets reports whether a listener receives packets for an address of a host port.
 func meets(listener, hostIP netip.Addr) bool {
 	if !hostIP.IsValid() {
 		return true
@@ -57,7 +57,7 @@ func meets(listener, hostIP netip.Addr) bool {
 const (
 	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY of linux/sock_diag.h
 	tcpListen        = 10 // TCP_LISTEN of net/tcp_states.h
-	udpUnconnected   = 7  // TCP_CLOSE: a UDP socket that takes packets from everybody
+	udpUnconnected   = 7  // TCP_CLOSE: an unconnected UDP socket, which receives packets from any sender
 	diagRequestLen   = 56 // struct inet_diag_req_v2 of linux/inet_diag.h
 	diagMessageLen   = 72 // struct inet_diag_msg
 )
@@ -68,8 +68,7 @@ type diagRequest [diagRequestLen]byte
 func (d *diagRequest) Len() int          { return len(d) }
 func (d *diagRequest) Serialize() []byte { return d[:] }
 
-// listeners are the addresses on which processes of this network namespace take
-// connections or packets for a port.
+// listeners returns the addresses on which processes of this network namespace listen on a port.
 func listeners(proto uint8, port uint16) ([]netip.Addr, error) {
 	state := uint32(1) << tcpListen
 	if proto == unix.IPPROTO_UDP {
@@ -96,8 +95,8 @@ func listeners(proto uint8, port uint16) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// listener reads the source of struct inet_diag_msg: family, three bytes, port,
-// the other's port, address.
+// listener parses the source of struct inet_diag_msg: family, three bytes, port, the peer's port,
+// address.
 func listener(msg []byte) (netip.Addr, uint16) {
 	if len(msg) < diagMessageLen {
 		return netip.Addr{}, 0

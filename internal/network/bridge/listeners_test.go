@@ -34,7 +34,7 @@ func TestMeets(t *testing.T) {
 	}
 }
 
-// FuzzListener reads whatever a kernel may answer.
+// FuzzListener parses arbitrary answers of a kernel.
 func FuzzListener(f *testing.F) {
 	f.Add(make([]byte, diagMessageLen))
 	f.Add([]byte{2, 10, 0})
@@ -45,8 +45,8 @@ func FuzzListener(f *testing.F) {
 	})
 }
 
-// A pod gets no host port on which somebody listens, also on the loopback address
-// only, and what is connected or in another namespace is nobody's listener.
+// A pod gets no host port on which a process listens, even on the loopback address only. Connected
+// sockets and sockets in other namespaces are not listeners.
 func TestHostPortOfTheHost(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
@@ -108,7 +108,7 @@ func TestHostPortOfTheHost(t *testing.T) {
 	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: port, HostIP: n.v4.gateway()}); err != nil {
 		t.Errorf("port of another address: %v", err)
 	}
-	// A client's own port is not listened on.
+	// The port of a client connection has no listener.
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +124,7 @@ func TestHostPortOfTheHost(t *testing.T) {
 	}
 }
 
-// A pod that has a host port does not get what is sent to carob, which took the port
-// at its next start.
+// If carob listens on a pod's host port after a restart, traffic to that port reaches carob.
 func TestOwnPortsAreKept(t *testing.T) {
 	inOwnNamespace(t, func(t *testing.T) {
 		cfg := testConfig(t)
@@ -183,7 +182,7 @@ func TestOwnPortsAreKept(t *testing.T) {
 	})
 }
 
-// Addresses that a pod's author wrote reach the rules in one form, or not at all.
+// Addresses from a pod's spec reach the rules in one canonical form, or are rejected.
 func TestHostileHostIPs(t *testing.T) {
 	ports := []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 80, HostIP: netip.MustParseAddr("::ffff:127.0.0.1")}}
 	if err := checkPorts(ports); err != nil || ports[0].HostIP != netip.MustParseAddr("127.0.0.1") {

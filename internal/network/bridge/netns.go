@@ -20,14 +20,14 @@ import (
 	"carob/internal/base/netns"
 )
 
-// place is a network namespace with one end of a veth pair in it: everything a
-// pod needs except for its address.
+// place is a network namespace with one end of a veth pair: everything that a pod needs except its
+// address.
 type place struct {
 	path string // where the namespace is pinned
 	eth0 int    // index of the device in it
 	port int    // index of the other end, on the bridge
 	mac  net.HardwareAddr
-	h    *netlink.Handle // speaks to the kernel inside of it
+	h    *netlink.Handle // netlink handle in the namespace
 }
 
 func (p *place) close() {
@@ -37,14 +37,14 @@ func (p *place) close() {
 	}
 }
 
-// randomName is unique on the host: the kernel frees the name of a dead veth
-// only some time after its namespace, so names are never used twice.
+// randomName is unique on the host: the kernel frees the name of a deleted veth some time after its
+// namespace, so names are never reused.
 func randomName(prefix string) string {
 	return prefix + strings.ToLower(rand.Text()[:15-len(prefix)])
 }
 
-// makePlace makes a namespace, or takes the one at the path given, pins it and
-// connects it to the bridge. On error nothing is left.
+// makePlace creates a namespace, or uses the one at the given path, pins it, and connects it to the
+// bridge. On error nothing is left.
 func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err error) {
 	p := &place{path: filepath.Join(n.nsDir, randomName("n"))}
 	var ns *os.File
@@ -68,14 +68,14 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	}()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MasterIndex, attrs.MTU, attrs.Flags = randomName("veth"), n.bridge.Load().index, n.mtu, net.FlagUp
-	attrs.Group = groupOf(n.cfg.Table) // from the first moment: what is not pinned does not pass
-	// One message makes both ends, the one in the pod's namespace from the start.
+	attrs.Group = groupOf(n.cfg.Table) // from the start: unpinned traffic does not pass
+	// One message creates both ends, the one in the pod's namespace from the start.
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()), PeerMTU: uint32(n.mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
 	p.port = veth.Attrs().Index
-	// The host's end has no business of its own on the wire.
+	// The host's end must not send packets of its own.
 	if err := setSysctls([]sysctl{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
 		return nil, err
 	}
@@ -99,8 +99,8 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	if err := n.addRoutes(p.h, p.eth0); err != nil {
 		return nil, err
 	}
-	// Until the bridge forwards on the port it drops packets: the first connection
-	// to the pod would wait a second for its retransmission.
+	// Until the port forwards, the bridge drops packets: the first connection to the pod would wait
+	// a second for its retransmission.
 	late := time.NewTimer(forwardingTimeout)
 	defer late.Stop()
 	select {
@@ -112,12 +112,12 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	return p, nil
 }
 
-// addRoutes gives a namespace its way to everything, by the host's address. Whose
-// hardware address that is it need not ask.
+// addRoutes adds the default route through the host's address, with a permanent neighbour entry for
+// it.
 func (n *Network) addRoutes(h *netlink.Handle, eth0 int) error {
 	for _, gw := range n.gateways() {
 		if err := h.NeighSet(&netlink.Neigh{LinkIndex: eth0, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: n.bridgeMAC()}); err != nil {
-			return fmt.Errorf("tell the pod where %s is: %w", gw, err)
+			return fmt.Errorf("add a neighbour entry for %s in the pod: %w", gw, err)
 		}
 		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
 		if err := h.RouteReplace(toGateway); err != nil {
@@ -130,16 +130,17 @@ func (n *Network) addRoutes(h *netlink.Handle, eth0 int) error {
 	return nil
 }
 
-// forwardingTimeout is when a place is used although the kernel never reported its port.
+// forwardingTimeout is the time after which a place is used although the kernel has not reported
+// its port.
 const forwardingTimeout = 100 * time.Millisecond
 
 // sysctl is a file below /proc/sys/net and its value.
 type sysctl struct{ name, value string }
 
-// podSysctls are set in each namespace before its devices come.
+// podSysctls are set in each namespace before its devices are created.
 func (n *Network) podSysctls() []sysctl {
 	s := []sysctl{
-		// All traffic goes by the host, which must not be told a shortcut.
+		// All traffic goes through the host, so redirects are ignored.
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/default/accept_redirects", "0"},
 	}
@@ -159,8 +160,8 @@ func setSysctls(list []sysctl) error {
 	return nil
 }
 
-// makeNetNS makes a namespace, pins it at path and answers it with a handle that
-// speaks inside of it. The calling goroutine's thread visits it and comes back.
+// makeNetNS creates a namespace, pins it at path, and returns a netlink handle for it. The thread
+// of the calling goroutine enters it and returns.
 func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, err error) {
 	runtime.LockOSThread()
 	home, err := os.Open(netns.Current)
@@ -171,12 +172,12 @@ func makeNetNS(path string, sysctls []sysctl) (_ *os.File, _ *netlink.Handle, er
 	defer home.Close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		return nil, nil, fmt.Errorf("make network namespace: %w", err)
+		return nil, nil, fmt.Errorf("create network namespace: %w", err)
 	}
 	ns, h, err := settle(path, sysctls)
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked, so it ends with this goroutine instead of
-		// running others in the wrong namespace.
+		// The thread stays locked, so it ends with this goroutine instead of running other
+		// goroutines in the wrong namespace.
 		err = errors.Join(err, fmt.Errorf("return to the host's network namespace: %w", back))
 	} else {
 		runtime.UnlockOSThread()

@@ -12,20 +12,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// passage lets the pods' packets through a firewall of the host's: Docker and ufw
-// have iptables drop whatever is forwarded and not known to them, and an accept in
-// a table of our own does not count against that. Two rules at the end of their
-// chain FORWARD say that what comes from or goes to the bridge may pass, so what
-// the administrator forbids before stays forbidden. A chain that drops nothing by
-// itself is left alone.
+// passage lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops
+// all forwarded traffic that they do not know, and an accept in our own table does not override
+// that. Two rules at the end of the chain FORWARD accept packets from and to the bridge, so earlier
+// rules of the administrator still apply. A chain whose policy is to accept is not changed.
 type passage struct {
-	bridge, name string // name marks our rules, it is that of our table
+	bridge, name string // name marks our rules; it is the name of our table
 	options      []nftables.ConnOption
 }
 
 var iptablesFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
-// open adds our rules where they are needed and missing; added is how many.
+// open adds our rules where they are needed and missing; added is their number.
 func (p *passage) open() (added int, err error) {
 	conn, err := nftables.New(p.options...)
 	if err != nil {
@@ -65,7 +63,7 @@ func (p *passage) open() (added int, err error) {
 	return added, nil
 }
 
-// rule is written as iptables writes it, so that `iptables -S FORWARD` shows it.
+// rule has the form that iptables uses, so that `iptables -S FORWARD` shows it.
 func (p *passage) rule(c *nftables.Chain, key expr.MetaKey) *nftables.Rule {
 	return &nftables.Rule{
 		Table: c.Table, Chain: c, UserData: userdata.AppendString(nil, userdata.TypeComment, p.name),
@@ -99,7 +97,7 @@ func (p *passage) close() error {
 	return errors.Join(append(errs, conn.Flush())...)
 }
 
-// chains are iptables' FORWARD of both families, if they are.
+// chains returns iptables' FORWARD chains of both families, if they exist.
 func (p *passage) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 	var list []*nftables.Chain
 	for _, family := range iptablesFamilies {
@@ -125,25 +123,25 @@ func (p *passage) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rul
 	}), nil
 }
 
-// OnRulesChanged has a function called after each change of the host's rules.
+// OnRulesChanged registers a function that is called after each change of the host's rules.
 func (n *Network) OnRulesChanged(tell func()) { n.rulesChanged.Store(&tell) }
 
-// keepPassage opens the passage and does so again whenever the host's rules change.
-// A firewall that is loaded anew often removes everything first, also our tables.
+// keepPassage adds the rules, and adds them again whenever the host's rules change. Reloading a
+// firewall often removes all rules first, including our tables.
 func (n *Network) keepPassage(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	open := func() {
 		switch restored, err := n.restoreRules(); {
 		case err != nil:
-			logger.Error(err, "The pods' rules are missing on the host", "table", n.cfg.Table)
+			logger.Error(err, "The nftables tables for pods are missing and cannot be restored", "table", n.cfg.Table)
 		case restored:
-			logger.Info("Somebody removed the pods' rules: they are there again", "table", n.cfg.Table)
+			logger.Info("Restored the nftables tables for pods, which were removed from outside", "table", n.cfg.Table)
 		}
 		switch added, err := n.passage.open(); {
 		case err != nil:
-			logger.Error(err, "The host's firewall may drop what pods send and receive", "bridge", n.cfg.Bridge)
+			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge", n.cfg.Bridge)
 		case added > 0:
-			logger.Info("The host's firewall drops what it forwards: added rules that let pods through", "bridge", n.cfg.Bridge, "chain", "FORWARD")
+			logger.Info("Added rules for pods to the host's firewall, which drops forwarded traffic", "bridge", n.cfg.Bridge, "chain", "FORWARD")
 		}
 		if tell := n.rulesChanged.Load(); tell != nil {
 			(*tell)()

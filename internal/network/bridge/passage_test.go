@@ -13,7 +13,7 @@ import (
 	"carob/internal/base/netns"
 )
 
-// host is a network namespace of its own with a firewall that the test's iptables fills.
+// host is a separate network namespace with a firewall that the test's iptables fills.
 type host struct {
 	t    *testing.T
 	path string
@@ -45,7 +45,7 @@ func (h *host) passage(name string) *passage {
 	return &passage{bridge: "carob0", name: name, options: []nftables.ConnOption{nftables.WithNetNSFd(int(h.fd.Fd()))}}
 }
 
-// iptables runs a command of iptables and returns what it printed.
+// iptables runs an iptables command and returns its output.
 func (h *host) iptables(args ...string) string {
 	h.t.Helper()
 	var out []byte
@@ -73,7 +73,7 @@ func mustOpen(t *testing.T, p *passage, want int) {
 	}
 }
 
-// accepts are the rules of an instance as iptables shows them.
+// accepts returns the rules of an instance as iptables shows them.
 func accepts(name string) string {
 	rest := " carob0 -m comment --comment " + name + " -j ACCEPT"
 	return "\n-A FORWARD -i" + rest + "\n-A FORWARD -o" + rest
@@ -82,16 +82,16 @@ func accepts(name string) string {
 func TestPassage(t *testing.T) {
 	h := newHost(t)
 	p, other := h.passage("carob-1"), h.passage("carob-2")
-	mustOpen(t, p, 0) // no iptables at all
+	mustOpen(t, p, 0) // no iptables
 
 	h.iptables("-A", "FORWARD", "-s", "192.0.2.1", "-j", "DROP")
-	mustOpen(t, p, 0) // what is not known passes anyway
+	mustOpen(t, p, 0) // unknown traffic passes anyway
 
 	h.iptables("-P", "FORWARD", "DROP")
 	mustOpen(t, p, 2)
 	mustOpen(t, p, 0)
 	theirs := "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j DROP"
-	h.expect(theirs + accepts("carob-1")) // what the administrator forbids comes first
+	h.expect(theirs + accepts("carob-1")) // the administrator's rules come first
 
 	h.iptables("-D", "FORWARD", "-i", "carob0", "-m", "comment", "--comment", "carob-1", "-j", "ACCEPT")
 	mustOpen(t, p, 2)
@@ -101,14 +101,14 @@ func TestPassage(t *testing.T) {
 	if err := p.close(); err != nil {
 		t.Fatal(err)
 	}
-	h.expect(theirs + accepts("carob-2")) // the other instance's
+	h.expect(theirs + accepts("carob-2")) // of another instance
 	if err := other.close(); err != nil {
 		t.Fatal(err)
 	}
 	h.expect(theirs)
 }
 
-// A firewall that is loaded while we run is opened, too.
+// Rules are also added to a firewall that is loaded while carob runs.
 func TestPassageFollowsTheFirewall(t *testing.T) {
 	h := newHost(t)
 	p := h.passage("carob-1")
@@ -137,7 +137,7 @@ func TestPassageFollowsTheFirewall(t *testing.T) {
 	h.expect("-P FORWARD DROP" + accepts("carob-1"))
 }
 
-// Elements of sets, as each host port has them, wake nobody.
+// Set elements, which each host port adds, must not wake the watcher.
 func TestChangesRules(t *testing.T) {
 	message := func(kind uint16) []byte {
 		b := make([]byte, unix.SizeofNlMsghdr)

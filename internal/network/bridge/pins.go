@@ -16,32 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pin is what one port of the bridge may send: frames of this hardware address to
-// the bridge's own, with these source addresses.
+// pin is what one port of the bridge may send: frames from this hardware address to the bridge's,
+// with these source addresses.
 //
-// A pod with CAP_NET_RAW can write any frame. What is not pinned ends in the chain
-// prerouting of the table of family bridge, before the host looks at it:
+// A pod with CAP_NET_RAW can write any frame. Frames that do not match a pin are dropped in the
+// chain prerouting of the table of family bridge, before the host processes them:
 //
-//	chain prerouting   device of another group            → not ours
+//	chain prerouting   device of another group            → accept: not ours
 //	                   IPv4 and IPv6 to the bridge's hardware address from pinned addresses → accept
 //	                   ARP whose sender is pinned         → accept
 //	                   the rest (other sources, VLAN tags, multicast, router advertisements, BPDUs) → drop
 //	chain forward      from port to port: what br_netfilter redirects (IPv4 and IPv6) → accept, the rest → drop
 //
-// Ports are told by their device group, so that a port without a pod passes nothing.
-// They are not isolated by the bridge's own flag: where br_netfilter is loaded, it
-// turns a host port's packet around inside of the bridge, and the flag would drop it.
+// Ports are recognized by their device group, so a port without a pod passes nothing. The bridge's
+// own flag "isolated" is not used: with br_netfilter loaded, packets to a host port return within
+// the bridge, and the flag would drop them.
 type pin struct {
 	port int // index of the veth on the bridge
 	mac  net.HardwareAddr
 	ips  []netip.Addr
 }
 
-// Frames as they are on the wire.
+// Frame offsets.
 const (
 	offsetDestination = 0  // hardware addresses are the first twelve bytes
 	offsetSource      = 6  //
-	offsetType        = 12 // of a tagged frame this is the tag's
+	offsetType        = 12 // in a tagged frame, this is the tag's
 	macLen            = 6
 
 	arpTypes           = 0 // what kind of addresses: six bytes
@@ -61,7 +61,7 @@ var (
 	broadcastMAC    = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 )
 
-// groupOf is the device group of a network's ports. Nobody else numbers groups that high.
+// groupOf returns the device group of a network's ports. Nobody else uses such high group numbers.
 func groupOf(table string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(table))
@@ -96,7 +96,7 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 		}
 	}
 	chain := func(name string, hook *nftables.ChainHook) *nftables.Chain {
-		// Before everything else of this family, br_netfilter included.
+		// Before everything else of this family, including br_netfilter.
 		prio := nftables.ChainPriority(-350)
 		return conn.AddChain(&nftables.Chain{Table: t.table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &prio})
 	}
@@ -110,7 +110,7 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 		return equal(expr.PayloadBaseLLHeader, offset, want)
 	}
 	etherType := func(t uint16) []expr.Any { return frame(offsetType, binaryutil.BigEndian.PutUint16(t)) }
-	// pinned looks up port, hardware address and address from registers 8 on.
+	// pinned looks up port, hardware address, and IP address in the registers from 8 on.
 	pinned := func(set *nftables.Set, mac, addr *expr.Payload) []expr.Any {
 		mac.DestRegister, mac.Len = 9, macLen
 		addr.DestRegister, addr.Len = 11, 4
@@ -147,7 +147,7 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 		target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: icmp6TargetAddress}
 		rule(pre, ip6, toBridge, icmp(icmp6NeighborAdvertisement), pinned(t.v6, source(), network(8)), pinned(t.v6, source(), target), accept)
 		rule(pre, ip6, icmp(icmp6NeighborAdvertisement), drop)
-		// Who asks where the gateway is does so by multicast.
+		// Neighbour solicitations for the gateway are multicast.
 		rule(pre, ip6, frame(offsetDestination, []byte{0x33, 0x33, 0xff}), icmp(icmp6NeighborSolicitation), pinned(t.v6, source(), network(8)), accept)
 		rule(pre, ip6, toBridge, pinned(t.v6, source(), network(8)), accept)
 	}
@@ -185,14 +185,14 @@ func (t *pinTable) add(conn *nftables.Conn, pins []pin) error {
 	for _, p := range pins {
 		for _, ip := range p.ips {
 			if err := conn.SetAddElements(t.set(ip), p.element(ip)); err != nil {
-				return fmt.Errorf("let a pod send from %s: %w", ip, err)
+				return fmt.Errorf("allow a pod to send from %s: %w", ip, err)
 			}
 		}
 	}
 	return nil
 }
 
-// portSettings are the bridge's for the port of a pod, as one message.
+// portSettings are the bridge settings of a pod's port, as one message.
 func portSettings(port int) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
@@ -200,48 +200,49 @@ func portSettings(port int) error {
 	req.AddData(msg)
 	info := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 	off, on := []byte{0}, []byte{1}
-	// With br_netfilter a pod that calls its own host port comes back on its port.
+	// With br_netfilter, packets of a pod to its own host port return on its port.
 	info.AddRtAttr(nl.IFLA_BRPORT_MODE, on)
-	// Where a pod is the bridge hears from us only, and what it does not know it sends nowhere.
+	// The bridge learns addresses only from us, and does not flood unknown ones.
 	info.AddRtAttr(nl.IFLA_BRPORT_LEARNING, off)
 	info.AddRtAttr(nl.IFLA_BRPORT_UNICAST_FLOOD, off)
 	info.AddRtAttr(nl.IFLA_BRPORT_PROXYARP, off)
-	// Frames for the bridge itself (01:80:c2:00:00:0x) go the way of all others, where they
-	// end. Otherwise the host takes them as its own, on the device of the port, whatever is in them.
+	// Frames for the bridge itself (01:80:c2:00:00:0x) are forwarded like others, and dropped.
+	// Otherwise the host would receive them on the port's device, whatever their content.
 	info.AddRtAttr(nl.IFLA_BRPORT_GROUP_FWD_MASK, nl.Uint16Attr(0xfffd)) // pause frames are dropped anyway
 	req.AddData(info)
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
 
-// settlePort does to a port all that makes it one of ours. It may be repeated.
+// settlePort configures a port as one of ours. It may be repeated.
 func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
 	if err := portSettings(port); err != nil {
 		return fmt.Errorf("set up a port of bridge %s: %w", n.cfg.Bridge, err)
 	}
-	// The pod's last namespace may live for some more milliseconds and answer for the
-	// same addresses: the bridge must not be told another port.
+	// The pod's previous namespace may live for some more milliseconds and answer for the same
+	// addresses; the bridge must not learn its port.
 	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP,
 		Flags: unix.NTF_MASTER | sticky, HardwareAddr: mac})
 	if err != nil {
-		return fmt.Errorf("tell the bridge where the pod is: %w", err)
+		return fmt.Errorf("add a forwarding entry for the pod: %w", err)
 	}
 	return nil
 }
 
-// knowNeighbours tells the host where the pod's addresses are, so that it asks nobody.
+// knowNeighbours adds permanent neighbour entries for the pod's addresses to the host, so that it
+// sends no ARP or ND requests.
 func (n *Network) knowNeighbours(at *attachment) error {
 	for _, ip := range at.IPs {
 		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: at.mac()})
 		if err != nil {
-			return fmt.Errorf("tell the host where %s is: %w", ip, err)
+			return fmt.Errorf("add a neighbour entry for %s: %w", ip, err)
 		}
 	}
 	return nil
 }
 
-// takeOver brings the ports of pods that a former process attached, maybe one of
-// an older version, to what ours are.
+// takeOver configures the ports of pods that a former process attached, possibly of an older
+// version.
 func (n *Network) takeOver() error {
 	group := int(groupOf(n.cfg.Table))
 	var errs []error
@@ -250,7 +251,7 @@ func (n *Network) takeOver() error {
 		if err == nil {
 			err = errors.Join(n.settlePort(at.Port, at.mac()), n.knowNeighbours(at))
 		}
-		if err != nil && !errors.Is(err, unix.ENODEV) { // somebody deleted the device: the pod has no network
+		if err != nil && !errors.Is(err, unix.ENODEV) { // the device was deleted from outside: the pod has no network
 			errs = append(errs, fmt.Errorf("take over the network of pod %s: %w", at.Pod, err))
 		}
 	}

@@ -10,16 +10,16 @@ import (
 	"carob/internal/base/netns"
 )
 
-// poolIdle is how long nobody must have asked before a grown pool shrinks again.
+// poolIdle is the time without requests after which a grown pool shrinks.
 const poolIdle = 30 * time.Second
 
-// poolPause is how long the pool leaves the processors and the kernel's lock of all
-// links to the pod that took a place, while it has half of what it wants.
+// poolPause is the delay before the pool refills while at least half of its places are left: it
+// leaves the CPUs and the kernel's lock for network devices to the pod that took a place.
 const poolPause = 50 * time.Millisecond
 
-// pool keeps places ready, so that attaching a pod costs an address only. One
-// goroutine fills it; its size doubles when somebody found it empty and falls
-// back when nobody asks. While it is full and small it does nothing at all.
+// pool keeps places ready, so that attaching a pod needs only an address. One goroutine fills it.
+// Its size doubles when a caller finds it empty, and falls back when there are no requests. While
+// the pool is full and small, the goroutine sleeps.
 //
 //	take ──▶ ready places ◀── fill, one at a time ◀── a pause, while half are left ◀── wake
 //	  └─ empty: grow, the caller makes its own
@@ -44,7 +44,7 @@ func startPool(ctx context.Context, maxSize int, makePlace func(context.Context)
 	return p
 }
 
-// take answers a place or nil when none is ready.
+// take returns a place, or nil if none is ready.
 func (p *pool) take() *place {
 	p.mu.Lock()
 	var got *place
@@ -80,7 +80,7 @@ func (p *pool) run(ctx context.Context) {
 	}
 }
 
-// pause waits poolPause, or until less than half are left.
+// pause waits for poolPause, or until less than half of the places are left.
 func (p *pool) pause(ctx context.Context) {
 	over := time.NewTimer(poolPause)
 	defer over.Stop()
@@ -101,7 +101,8 @@ func (p *pool) pause(ctx context.Context) {
 	}
 }
 
-// fill makes places until there are enough; true if the pool is larger than its minimum.
+// fill creates places until there are enough; it returns true if the pool is larger than its
+// minimum.
 func (p *pool) fill(ctx context.Context, logger klog.Logger) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -112,8 +113,8 @@ func (p *pool) fill(ctx context.Context, logger klog.Logger) bool {
 		}
 		made, err := p.make(ctx)
 		if err != nil {
-			// Not tried again until somebody asks: the pod then sees the error itself.
-			logger.V(2).Info("Can't prepare a network namespace", "err", err)
+			// Not retried until the next request: the pod then gets the error itself.
+			logger.V(2).Info("Cannot prepare a network namespace", "err", err)
 			return grown
 		}
 		p.mu.Lock()
@@ -135,7 +136,7 @@ func (p *pool) shrink() {
 	discard(spare)
 }
 
-// close ends the filling and removes what is ready.
+// close stops filling and removes the places.
 func (p *pool) close() {
 	p.stop()
 	<-p.done

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// portWatch tells when bridge ports begin to forward, from the kernel's own
-// notifications. One goroutine reads them until close.
+// portWatch reports when bridge ports begin to forward, from the kernel's notifications. One
+// goroutine reads them until close.
 type portWatch struct {
-	socket *os.File // of the runtime's poller: no thread waits in it
+	socket *os.File // uses the runtime's poller: no thread blocks in it
 	done   chan struct{}
 
 	mu      sync.Mutex
@@ -35,8 +35,7 @@ func watchPorts() (*portWatch, error) {
 	return w, nil
 }
 
-// subscribe opens a socket on which the kernel tells of what happens, in the calling
-// thread's network namespace.
+// subscribe opens a netlink socket for notifications in the calling thread's network namespace.
 func subscribe(protocol, group int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -49,8 +48,8 @@ func subscribe(protocol, group int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// expect answers a channel that is closed when the port forwards. It must be
-// called before the port can; forget ends it.
+// expect returns a channel that is closed when the port forwards. It must be called before the port
+// can forward; forget ends it.
 func (w *portWatch) expect(port int) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,14 +78,14 @@ func (w *portWatch) run() {
 		case err == nil:
 			w.read(buf[:n])
 		case errors.Is(err, unix.ENOBUFS):
-			// Some were lost; whoever waits for them goes on after its timeout.
+			// Some notifications were lost; their waiters continue after the timeout.
 		default:
 			return
 		}
 	}
 }
 
-// read looks through one datagram of messages.
+// read parses one datagram of messages.
 func (w *portWatch) read(b []byte) {
 	msgs, err := syscall.ParseNetlinkMessage(b)
 	if err != nil {

@@ -18,18 +18,18 @@ import (
 	"carob/internal/network"
 )
 
-// rules are this network's nftables, one table for each address family:
+// rules are this network's nftables rules, one table for each address family:
 //
 //	chain guard       prerouting, raw   pods must not reach the host's loopback addresses
-//	chain forward     filter            to the pods: what they asked for, host ports, other pods
+//	chain forward     filter            to pods: replies, host ports, other pods
 //	chain prerouting  nat               packets for the host → chain hostports
-//	chain output      nat               the same for the host's own
+//	chain output      nat               the same for the host's own packets
 //	chain hostports                     maps: (protocol, port) and (address, protocol, port) → pod
 //	chain postrouting nat               masquerade what leaves the pods' range, and what
 //	                                    a pod or the loopback sends to a host port
 //
-// Without host ports a pod changes nothing here. What it may send at all is said
-// by a third table, of family bridge (pins.go).
+// A pod without host ports changes nothing here. A third table, of family bridge, restricts what
+// pods may send (pins.go).
 type rules struct {
 	table, bridge string
 	mac           net.HardwareAddr // of the bridge
@@ -51,7 +51,7 @@ const ctStatusDNAT = 0x20
 
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// checkPorts refuses what is no port, and brings addresses to the form that the rules have.
+// checkPorts rejects invalid ports, and converts addresses to the form used in the rules.
 func checkPorts(ports []network.PortMapping) error {
 	for i, p := range ports {
 		if p.HostPort == 0 {
@@ -62,13 +62,13 @@ func checkPorts(ports []network.PortMapping) error {
 		}
 		ports[i].HostIP = p.HostIP.Unmap()
 		if protocols[strings.ToLower(p.Protocol)] == 0 || p.ContainerPort == 0 {
-			return errkind.Errorf(errkind.Invalid, "port mapping %d→%d/%s needs a container port and the protocol tcp, udp or sctp", p.HostPort, p.ContainerPort, p.Protocol)
+			return errkind.Errorf(errkind.Invalid, "port mapping %d→%d/%s needs a container port and the protocol tcp, udp, or sctp", p.HostPort, p.ContainerPort, p.Protocol)
 		}
 	}
 	return nil
 }
 
-// checkPortsFree refuses a host port that another sandbox has; the caller holds mu.
+// checkPortsFree rejects a host port that another sandbox uses; the caller holds mu.
 func (n *Network) checkPortsFree(pod network.Pod) error {
 	for _, want := range pod.Ports {
 		for _, at := range n.attached {
@@ -86,7 +86,7 @@ func collide(a, b network.PortMapping) bool {
 		(any(a.HostIP) || any(b.HostIP) || a.HostIP == b.HostIP)
 }
 
-// published lists an attachment's host ports for each of its addresses.
+// published returns an attachment's host ports for each of its addresses.
 func (at *attachment) published() []publication {
 	var list []publication
 	for _, p := range at.Ports {
@@ -114,7 +114,7 @@ func (n *Network) published() []publication {
 	return list
 }
 
-// installRules makes the tables anew for all that is attached.
+// installRules creates the tables for all attachments.
 func (n *Network) installRules() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (n *Network) installRules() error {
 	return n.rules.install(n.published(), pins)
 }
 
-// family is what differs between IPv4 and IPv6.
+// family has the differences between IPv4 and IPv6.
 type family struct {
 	nf                nftables.TableFamily
 	proto             uint32 // for NAT expressions
@@ -161,7 +161,7 @@ func (r *rules) families() []*family {
 	return list
 }
 
-// install replaces the tables in one transaction; traffic never sees half of them.
+// install replaces the tables in one transaction; traffic never sees an incomplete table.
 func (r *rules) install(published []publication, pins []pin) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -231,7 +231,7 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: "hostports"}})
 	}
-	// Data arrives in register 1 (address) and behind it (port); the 32-bit registers count from 8.
+	// Data arrives in register 1 (address) and after it (port); 32-bit registers count from 8.
 	behindAddr := 8 + f.addrLen/4
 	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: f.proto, RegAddrMin: 1, RegProtoMin: behindAddr, Specified: true}}
 	protoAndPort := func(reg uint32) []expr.Any {
@@ -273,7 +273,7 @@ func (f *family) within(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any
 		&expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()}}
 }
 
-// lookup searches a set by the registers from the first on; a map's value lands there.
+// lookup searches a set for the registers from the first one on; a map's value is stored there.
 func lookup(s *nftables.Set, isMap bool) []expr.Any {
 	l := &expr.Lookup{SourceRegister: 8, SetName: s.Name, SetID: s.ID}
 	if isMap {
@@ -288,7 +288,7 @@ func ifname(name string) []byte {
 	return b
 }
 
-// word pads to whole registers, as concatenations need it.
+// word pads to whole registers, as concatenations require.
 func word(b ...byte) []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
@@ -322,7 +322,7 @@ func (f *family) add(conn *nftables.Conn, published []publication) error {
 	return nil
 }
 
-// publish lets a pod send and opens its host ports; the same again is no error.
+// publish allows a pod to send and opens its host ports; repeating it is not an error.
 func (r *rules) publish(published []publication, p pin) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -339,7 +339,7 @@ func (r *rules) publish(published []publication, p pin) error {
 		return err
 	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("let the pod send and publish its host ports: %w", err)
+		return fmt.Errorf("allow the pod to send and publish its host ports: %w", err)
 	}
 	return nil
 }
@@ -350,7 +350,7 @@ type elementOf struct {
 	elements []nftables.SetElement
 }
 
-// unpublish closes host ports and lets the pod send nothing more; what is gone already is no error.
+// unpublish closes host ports and stops the pod from sending; missing elements are not an error.
 func (r *rules) unpublish(published []publication, p pin) error {
 	var list []elementOf
 	t := r.pinTable()
@@ -371,7 +371,7 @@ func (r *rules) unpublish(published []publication, p pin) error {
 	if deleteElements(list...) == nil {
 		return nil
 	}
-	// One missing element fails the whole transaction: each by itself.
+	// One missing element fails the whole transaction, so each is deleted separately.
 	var errs []error
 	for _, e := range list {
 		if err := deleteElements(e); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -393,19 +393,19 @@ func deleteElements(list ...elementOf) error {
 		}
 	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("withdraw a pod from the tables: %w", err)
+		return fmt.Errorf("remove a pod from the tables: %w", err)
 	}
 	return nil
 }
 
-// complete says whether all our chains are there.
+// complete reports whether all our chains exist.
 func (r *rules) complete() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
 	chains, err := conn.ListChains()
-	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) { // they change right now: another notice will come
+	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) { // they are changing: another notification follows
 		return true, nil
 	}
 	if err != nil {
@@ -425,10 +425,10 @@ func (r *rules) complete() (bool, error) {
 	return have[nftables.TableFamilyBridge] == chainsOfPins, nil
 }
 
-// How many chains the tables have.
+// The number of chains in the tables.
 const chainsOfFamily, chainsOfPins = 6, 2
 
-// restoreRules makes the tables anew when somebody has removed them.
+// restoreRules creates the tables again after they were removed from outside.
 func (n *Network) restoreRules() (bool, error) {
 	if ok, err := n.rules.complete(); ok || err != nil {
 		return false, err
@@ -436,7 +436,7 @@ func (n *Network) restoreRules() (bool, error) {
 	return true, n.installRules()
 }
 
-// tableFamilies are those in which there may be a table of ours.
+// tableFamilies are the families in which we may have a table.
 var tableFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyBridge}
 
 // remove deletes the tables.
@@ -455,8 +455,8 @@ func (r *rules) remove() error {
 	return errors.Join(errs...)
 }
 
-// forgetConnections makes the kernel forget UDP flows to the pod: a client that
-// goes on sending would otherwise reach the dead address for as long as it sends.
+// forgetConnections removes the connection tracking entries of UDP flows to the pod: otherwise a
+// client that continues to send would reach the old address as long as it sends.
 func forgetConnections(at *attachment) {
 	for _, p := range at.published() {
 		if p.proto != unix.IPPROTO_UDP {

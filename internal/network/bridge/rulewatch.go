@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rulesWatch tells of changes of the host's rules: a Docker that starts or a
-// firewall that is loaded anew comes after us. One goroutine reads the kernel's
-// notifications until close; without a change it sleeps.
+// rulesWatch reports changes of the host's rules, for example when Docker starts or a firewall is
+// reloaded. One goroutine reads the kernel's notifications until close; it sleeps while there is no
+// change.
 type rulesWatch struct {
 	socket *os.File
 	done   chan struct{}
 }
 
-// settleRules is how long rules have to be left alone before they are looked at:
-// a firewall is loaded in many steps.
+// settleRules is the time without changes before rules are checked: a firewall is loaded in many
+// steps.
 const settleRules = 200 * time.Millisecond
 
-// watchRules calls changed after each change of chains or rules, its own included.
-// The socket is of the calling thread's network namespace.
+// watchRules calls changed after each change of chains or rules, including its own. The socket is
+// in the calling thread's network namespace.
 func watchRules(changed func()) (*rulesWatch, error) {
 	socket, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
@@ -65,8 +65,8 @@ func (w *rulesWatch) run(changed func()) {
 	}
 }
 
-// changesRules reports whether a datagram tells of chains or rules. Elements of
-// sets, as each host port has them, are none of our business.
+// changesRules reports whether a datagram is about chains or rules. Set elements, which each host
+// port adds, are ignored.
 func changesRules(b []byte) bool {
 	msgs, err := syscall.ParseNetlinkMessage(b)
 	return err != nil || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool {

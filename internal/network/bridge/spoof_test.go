@@ -25,7 +25,7 @@ import (
 	"carob/internal/network"
 )
 
-// wire is a socket that reads and writes whole frames of one device.
+// wire is a socket that reads and writes complete frames of one device.
 type wire struct {
 	fd    int
 	index int
@@ -65,7 +65,7 @@ func (w *wire) send(t *testing.T, frame []byte) {
 	}
 }
 
-// until reads what arrives before a frame with the text in it.
+// until reads frames until one contains the text.
 func (w *wire) until(t *testing.T, marker string) [][]byte {
 	t.Helper()
 	var got [][]byte
@@ -73,7 +73,7 @@ func (w *wire) until(t *testing.T, marker string) [][]byte {
 		buf := make([]byte, 4096)
 		n, from, err := unix.Recvfrom(w.fd, buf, 0)
 		if err != nil {
-			t.Fatalf("the marker %q never came: %v", marker, err)
+			t.Fatalf("the marker %q was not received: %v", marker, err)
 		}
 		if ll, ok := from.(*unix.SockaddrLinklayer); ok && ll.Pkttype == unix.PACKET_OUTGOING {
 			continue
@@ -148,7 +148,7 @@ func arp(op byte, sha net.HardwareAddr, spa netip.Addr, tha net.HardwareAddr, tp
 	return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, op}, sha, spa.AsSlice(), tha, tpa.AsSlice())
 }
 
-// routerAdvertisement makes its sender a router and gives out a prefix for addresses.
+// routerAdvertisement makes its sender a router and announces an address prefix.
 func routerAdvertisement(mac net.HardwareAddr) []byte {
 	ra := make([]byte, 16)
 	ra[0], ra[4] = icmp6RouterAdvertisement, 64
@@ -171,9 +171,9 @@ func neighbor(kind byte, target netip.Addr, mac net.HardwareAddr) []byte {
 	return slices.Concat(body, target.AsSlice(), []byte{option, 1}, mac)
 }
 
-// spoofers is an attacker, its neighbour and the host, and who listens where.
+// spoofers is an attacker, its neighbour, and the host, with their listeners.
 type spoofers struct {
-	ports            map[int]bool // of the bridge, when its state was first looked at
+	ports            map[int]bool // of the bridge, when its state was first read
 	n                *Network
 	evil, victim     network.Attachment
 	evilMAC, victMAC net.HardwareAddr
@@ -296,7 +296,7 @@ func (s *spoofers) attacks() map[string][]byte {
 	return list
 }
 
-// hostState is what an attack could change on the host.
+// hostState is the state of the host that an attack could change.
 func (s *spoofers) hostState(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -327,7 +327,7 @@ func (s *spoofers) hostState(t *testing.T) string {
 		if first {
 			s.ports[x.LinkIndex] = true
 		}
-		if s.ports[x.LinkIndex] { // the pool may have made another one since
+		if s.ports[x.LinkIndex] { // the pool may have created another one since
 			fmt.Fprintln(&out, "forwarding", x.LinkIndex, x.HardwareAddr, x.State, x.Flags)
 		}
 	}
@@ -358,8 +358,8 @@ func (s *spoofers) hostState(t *testing.T) string {
 	return out.String()
 }
 
-// Whatever a pod writes to its wire: nothing of it reaches a neighbour, a process of
-// the host, or what the host knows (CVE-2020-13401, ARP and ND spoofing).
+// Whatever a pod sends, nothing of it reaches a neighbour, a process of the host, or changes the
+// host's state (CVE-2020-13401, ARP and ND spoofing).
 func TestSpoofing(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"IPv4": func(*Config) {},
@@ -370,7 +370,7 @@ func TestSpoofing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSpoofers(t, change)
 			before := s.hostState(t)
-			runtime.LockOSThread() // one processor's queue keeps the order of what is sent
+			runtime.LockOSThread() // one CPU's queue keeps the order of packets
 			defer runtime.UnlockOSThread()
 			var old, one unix.CPUSet
 			if err := unix.SchedGetaffinity(0, &old); err != nil {
@@ -388,7 +388,7 @@ func TestSpoofing(t *testing.T) {
 			defer func() { _ = unix.SchedSetaffinity(0, &old) }()
 			for attack, frame := range s.attacks() {
 				s.wire.send(t, frame)
-				// What is as it should be gets through, after the attack.
+				// Regular traffic gets through, also after the attack.
 				marker := "after " + hex.EncodeToString([]byte(attack))
 				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.gw, 4000, s.hostPort(), marker)))
 				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, marker)))
@@ -416,21 +416,21 @@ func TestSpoofing(t *testing.T) {
 				}
 			}
 			if after := s.hostState(t); after != before {
-				t.Errorf("the host knew\n%sand knows\n%s", before, after)
+				t.Errorf("the host's state was\n%sand is\n%s", before, after)
 			}
 			if !strings.Contains(before, "neighbour "+s.victim.IPs[0].String()) {
-				t.Errorf("the host does not know where the neighbour is:\n%s", before)
+				t.Errorf("the host has no neighbour entry for the neighbour:\n%s", before)
 			}
 		})
 	}
 }
 
-// A place without a pod and a pod that was detached pass nothing at all.
+// A place without a pod and a detached pod pass nothing at all.
 func TestUnattachedPassesNothing(t *testing.T) {
 	s := newSpoofers(t, func(*Config) {})
 	frame := ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, "attack"))
 	at := s.n.attached["evil"]
-	if err := s.n.rules.unpublish(nil, at.pin()); err != nil { // what detach does first
+	if err := s.n.rules.unpublish(nil, at.pin()); err != nil { // the first step of detach
 		t.Fatal(err)
 	}
 	s.wire.send(t, frame)
@@ -443,8 +443,8 @@ func TestUnattachedPassesNothing(t *testing.T) {
 	}
 }
 
-// `nft flush ruleset`, with which most firewalls are loaded, leaves the pods guarded.
-// It runs in a network namespace of its own, for it removes everybody's rules.
+// After `nft flush ruleset`, with which most firewalls are loaded, pods are still restricted. The
+// test runs in its own network namespace, because the command removes everybody's rules.
 func TestRulesComeBack(t *testing.T) {
 	inOwnNamespace(t, func(t *testing.T) {
 		n := open(t, testConfig(t))
@@ -490,7 +490,7 @@ func TestRulesComeBack(t *testing.T) {
 		}
 		for ok := false; !ok; {
 			if _, err := watch.Read(buf); err != nil {
-				t.Fatalf("the rules are still away: %v", err)
+				t.Fatalf("the rules are still missing: %v", err)
 			}
 			if ok, err = n.rules.complete(); err != nil {
 				t.Fatal(err)
@@ -520,8 +520,8 @@ func TestContractInOwnNamespace(t *testing.T) {
 	}
 }
 
-// inOwnNamespace runs a test in a process of its own with a network namespace of its
-// own, which has a device with an address and a default route.
+// inOwnNamespace runs a test in a separate process with its own network namespace, which has a
+// device with an address and a default route.
 func inOwnNamespace(t *testing.T, run func(*testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -538,7 +538,7 @@ func inOwnNamespace(t *testing.T, run func(*testing.T)) {
 		}
 		return
 	}
-	// /sys and what is pinned are the namespace's own.
+	// /sys and the pinned namespaces belong to the new namespace.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}

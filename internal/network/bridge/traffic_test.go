@@ -9,8 +9,8 @@ import (
 	"carob/internal/network"
 )
 
-// BenchmarkTraffic is what the rules cost a packet: bytes of one TCP connection, and
-// requests of one byte with their answers.
+// BenchmarkTraffic measures what the rules cost: bytes of one TCP connection, and requests and
+// answers of one byte.
 func BenchmarkTraffic(b *testing.B) {
 	n := open(b, testConfig(b))
 	attach := func(name string) network.Attachment {

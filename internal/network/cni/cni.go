@@ -1,9 +1,9 @@
-// Package cni is the pod network of external CNI plugins: whatever stands in a
-// directory of CNI configurations, called through libcni. The runtime drives it
-// through network.PodNetwork; it must never touch a device or a rule itself.
+// Package cni is the pod network of external CNI plugins: it calls the plugins of the
+// configurations in a directory through libcni. The runtime drives it through network.PodNetwork;
+// it must never change a device or a rule itself.
 //
-// What plugins were asked for is kept in one file for each sandbox, written
-// before ADD, so that a kill in between is followed by a DEL.
+// For each sandbox, one file records what was requested from the plugins. It is written before ADD,
+// so that after a kill in between DEL is called.
 package cni
 
 import (
@@ -37,7 +37,7 @@ type Config struct {
 	ConfDir  string   // *.conflist, *.conf, *.json; the first by name is used, and read at each call
 	BinDirs  []string // where plugins are; empty: /opt/cni/bin and /usr/lib/cni
 	StateDir string   // results and libcni's cache
-	RunDir   string   // pinned namespaces; best below /run
+	RunDir   string   // pinned namespaces; preferably below /run
 }
 
 // Network calls the plugins. All methods are safe for concurrent use.
@@ -47,22 +47,22 @@ type Network struct {
 	states string
 	cni    *libcni.CNIConfig
 
-	sandboxes keylock.Locks // of those being attached or detached
+	sandboxes keylock.Locks // sandboxes that are being attached or detached
 }
 
 var _ network.PodNetwork = (*Network)(nil)
 
-// record is what is kept of a sandbox. Done is set once ADD has answered.
+// record is what is stored for a sandbox. Done is set when ADD has returned.
 type record struct {
 	Pod   network.Pod  `json:"pod"`
 	NetNS string       `json:"netns"`
 	IPs   []netip.Addr `json:"ips,omitempty"`
-	List  []byte       `json:"list"` // the configuration that ADD used; DEL must get the same
+	List  []byte       `json:"list"` // the configuration used for ADD; DEL must get the same
 	Done  bool         `json:"done"`
 }
 
-// Open prepares the directories. A missing configuration is no error here: Ready
-// says so, as an installer may bring it later.
+// Open prepares the directories. A missing configuration is not an error here: Ready reports it,
+// because an installer may add it later.
 func Open(cfg Config) (*Network, error) {
 	if len(cfg.BinDirs) == 0 {
 		cfg.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
@@ -70,7 +70,7 @@ func Open(cfg Config) (*Network, error) {
 	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes")}
 	for _, dir := range []string{n.nsDir, n.states} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make directory of the pod network: %w", err)
+			return nil, fmt.Errorf("create directory of the pod network: %w", err)
 		}
 	}
 	n.cni = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), nil)
@@ -118,8 +118,8 @@ func single(file string) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(text)
 }
 
-// Ready implements network.PodNetwork: there is a configuration, and its plugins
-// are installed and say that they can work (STATUS).
+// Ready implements network.PodNetwork: there is a configuration, and its plugins are installed and
+// report that they are ready (STATUS).
 func (n *Network) Ready(ctx context.Context) error {
 	list, err := n.load()
 	if err != nil {
@@ -146,7 +146,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 	case err == nil && rec.Done && netns.Pinned(rec.NetNS):
 		return network.Attachment{NetNS: rec.NetNS, IPs: rec.IPs}, nil
 	case err == nil:
-		// Interrupted, or the host was restarted: plugins want a DEL before another ADD.
+		// Interrupted, or the host was restarted: plugins need a DEL before another ADD.
 		if err := n.drop(ctx, rec); err != nil {
 			return network.Attachment{}, err
 		}
@@ -192,7 +192,7 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 	return rec, nil
 }
 
-// runtimeConf is what plugins learn about the pod.
+// runtimeConf is the information about the pod for the plugins.
 func runtimeConf(rec *record) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: rec.Pod.SandboxID, NetNS: rec.NetNS, IfName: "eth0",
@@ -223,7 +223,7 @@ func runtimeConf(rec *record) *libcni.RuntimeConf {
 	return rt
 }
 
-// addresses takes the pod's addresses out of a result; those of other devices (the host's) don't count.
+// addresses returns the pod's addresses in a result, without those of other devices (the host's).
 func addresses(result types.Result) ([]netip.Addr, error) {
 	res, err := current.NewResultFromResult(result)
 	if err != nil {
@@ -239,7 +239,7 @@ func addresses(result types.Result) ([]netip.Addr, error) {
 		}
 	}
 	if len(ips) == 0 {
-		return nil, errors.New("the plugins gave the pod no address")
+		return nil, errors.New("the plugins returned no address for the pod")
 	}
 	return ips, nil
 }
@@ -269,21 +269,21 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 	}
 	rt := runtimeConf(rec)
 	if !netns.Pinned(rec.NetNS) {
-		rt.NetNS = "" // plugins then free only what they keep elsewhere
+		rt.NetNS = "" // plugins then free only what they store elsewhere
 	}
 	if err := n.cni.DelNetworkList(ctx, list, rt); err != nil {
 		if rec.Done || ctx.Err() != nil {
 			return fmt.Errorf("detach sandbox %s from CNI network %s: %w", rec.Pod.SandboxID, list.Name, err)
 		}
-		// ADD never answered: plugins undo a failed ADD themselves, and a wrong
-		// configuration must not keep the pod from ever being tried again.
-		klog.FromContext(ctx).Info("CNI plugins can't undo an ADD that failed", "sandbox", rec.Pod.SandboxID, "network", list.Name, "err", err)
+		// ADD never returned: plugins undo a failed ADD themselves, and a wrong configuration must
+		// not prevent later attempts for the pod.
+		klog.FromContext(ctx).Info("CNI plugins cannot undo a failed ADD", "sandbox", rec.Pod.SandboxID, "network", list.Name, "err", err)
 	}
 	if err := netns.Unpin(rec.NetNS); err != nil {
 		return err
 	}
 	if err := os.Remove(n.file(rec.Pod.SandboxID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget sandbox %s: %w", rec.Pod.SandboxID, err)
+		return fmt.Errorf("remove the record of sandbox %s: %w", rec.Pod.SandboxID, err)
 	}
 	return nil
 }
@@ -340,24 +340,24 @@ func (n *Network) write(rec *record) error {
 	if err != nil {
 		return err
 	}
-	// Synced: the addresses that a plugin has given outlive a power cut, and only
-	// this file knows whom to ask to take them back.
+	// Synced: the addresses that a plugin has allocated survive a power failure, and only this file
+	// says which plugin must free them.
 	if err := atomicfile.Write(n.file(rec.Pod.SandboxID), body, 0o600); err != nil {
 		return fmt.Errorf("record network state: %w", err)
 	}
 	return nil
 }
 
-// lock makes calls about one sandbox follow one another.
+// lock serializes calls for one sandbox.
 func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ error) {
 	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") {
-		return nil, errkind.Errorf(errkind.Invalid, "sandbox id %q can't be a file name", sandbox)
+		return nil, errkind.Errorf(errkind.Invalid, "sandbox ID %q cannot be a file name", sandbox)
 	}
 	return n.sandboxes.Acquire(ctx, sandbox)
 }
 
-// makeNetNS makes a namespace, or takes the one given by its path, starts its
-// loopback and pins it at path.
+// makeNetNS creates a namespace, or uses the one at a given path, brings its loopback up, and pins
+// it at path.
 func makeNetNS(path, given string) error {
 	settle := func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -365,7 +365,7 @@ func makeNetNS(path, given string) error {
 			err = netlink.LinkSetUp(lo)
 		}
 		if err != nil {
-			return fmt.Errorf("start the loopback: %w", err)
+			return fmt.Errorf("bring up the loopback device: %w", err)
 		}
 		return netns.Pin(netns.Current, path)
 	}

@@ -17,10 +17,10 @@ import (
 
 var subnet atomic.Int32
 
-// plugins is where Debian's containernetworking-plugins puts its programs.
+// plugins is where Debian's containernetworking-plugins installs its programs.
 const plugins = "/usr/lib/cni"
 
-// configure writes a network of a bridge of its own.
+// configure writes the configuration of a network with its own bridge.
 func configure(t testing.TB) Config {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(plugins, "bridge")); err != nil {

@@ -1,5 +1,5 @@
-// Package nettest is the contract of network.PodNetwork as a test suite: every
-// implementation runs it. It needs root and leaves nothing on the host.
+// Package nettest is the contract of network.PodNetwork as a test suite that every implementation
+// runs. It needs root and leaves nothing on the host.
 package nettest
 
 import (
@@ -27,12 +27,12 @@ import (
 type Harness struct {
 	// Network is open and has no pods.
 	Network network.PodNetwork
-	// Reopen closes the network as a crash would and opens it again from the
-	// same state; nil when the implementation keeps none.
+	// Reopen closes the network as a crash would and opens it again with the same state; nil if the
+	// implementation has none.
 	Reopen func(testing.TB) network.PodNetwork
-	// SameAddress says that a UID gets its address again (A4).
+	// SameAddress: a UID gets its address again.
 	SameAddress bool
-	// HostPorts says that port mappings work.
+	// HostPorts: port mappings work.
 	HostPorts bool
 }
 
@@ -43,7 +43,7 @@ func pod(name string) network.Pod {
 	return network.Pod{UID: fmt.Sprintf("uid-%s-%d", name, n), Namespace: "default", Name: name, SandboxID: fmt.Sprintf("sandbox%d", n)}
 }
 
-// Run checks an implementation; open makes a fresh one for each test.
+// Run checks an implementation; open creates a new one for each test.
 func Run(t *testing.T, open func(testing.TB) Harness) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -85,7 +85,7 @@ func detach(t testing.TB, n network.PodNetwork, p network.Pod) {
 	}
 }
 
-// serve answers connections inside a namespace with a text.
+// serve answers connections in a namespace with a text.
 func serve(t testing.TB, ns, addr, text string) {
 	t.Helper()
 	var l net.Listener
@@ -105,7 +105,7 @@ func serve(t testing.TB, ns, addr, text string) {
 	}()
 }
 
-// ask connects from a namespace and reads what comes.
+// ask connects from a namespace and reads the answer.
 func ask(ns, addr string) (got string, _ error) {
 	err := netns.Do(ns, func() (err error) {
 		got, err = dial(addr)
@@ -180,7 +180,7 @@ func askHost(ip netip.Addr, port uint16) (string, error) {
 	return dial(netip.AddrPortFrom(ip, port).String())
 }
 
-// testGivenNamespace attaches a namespace that a user namespace of its own owns.
+// testGivenNamespace attaches a namespace that its own user namespace owns.
 func testGivenNamespace(t *testing.T, h Harness) {
 	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -259,7 +259,7 @@ func testSameAddress(t *testing.T, h Harness) {
 	detach(t, h.Network, p)
 	other := attach(t, h.Network, pod("b"))
 	if other.IPs[0] == first.IPs[0] {
-		t.Errorf("%s went to another pod at once", first.IPs[0])
+		t.Errorf("%s was given to another pod at once", first.IPs[0])
 	}
 	if !h.SameAddress {
 		return
@@ -267,7 +267,7 @@ func testSameAddress(t *testing.T, h Harness) {
 	p.SandboxID += "-again"
 	again := attach(t, h.Network, p)
 	if again.IPs[0] != first.IPs[0] {
-		t.Errorf("A4: the pod had %s and has %s", first.IPs[0], again.IPs[0])
+		t.Errorf("the pod had %s and has %s", first.IPs[0], again.IPs[0])
 	}
 	serve(t, again.NetNS, ":7004", "again")
 	if got, err := askHost(again.IPs[0], 7004); got != "again" || err != nil {
@@ -330,7 +330,7 @@ func testRestart(t *testing.T, h Harness) {
 	if h.SameAddress {
 		gone.SandboxID += "-again"
 		if again := attach(t, n, gone); again.IPs[0] != old.IPs[0] {
-			t.Errorf("A4 over a restart: had %s, has %s", old.IPs[0], again.IPs[0])
+			t.Errorf("over a restart: had %s, has %s", old.IPs[0], again.IPs[0])
 		}
 	}
 }
@@ -444,7 +444,7 @@ func testUDPHostPort(t *testing.T, h Harness, hostIP netip.Addr) {
 	}
 }
 
-// hostAddress is an address of the host that isn't its loopback's.
+// hostAddress is an address of the host that is not a loopback address.
 func hostAddress(t testing.TB) netip.Addr {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()

@@ -1,10 +1,10 @@
-// Package unserved answers for service addresses that nothing on this host serves:
-// connections to them are refused at once, for pods and for the host's own processes.
-// Otherwise they would leave by the default route, and a stranger may have such an
-// address. The composition drives it; it must never know a service.
+// Package unserved rejects traffic to service addresses that nothing on this host serves:
+// connections are refused at once, for pods and for the host's own processes. Otherwise the packets
+// would leave through the default route, and another machine might have the address. Package app
+// drives it; it must never depend on Services.
 //
-// What serves a service address redirects its packets (DNAT) before the filter hooks
-// see them, as kube-proxy does, too, so that nothing here stands in its way.
+// A service data plane, including kube-proxy, redirects packets (DNAT) before the filter hooks, so
+// these rules do not affect it.
 package unserved
 
 import (
@@ -20,26 +20,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ranges are the service addresses of one carob. Its methods may be called at any time.
+// Ranges are the service ranges of one carob. Its methods may be called at any time.
 type Ranges struct {
 	table  string
 	ranges []netip.Prefix
 
 	mu       sync.Mutex
-	rejected []netip.Prefix // by the table as it was made last
+	rejected []netip.Prefix // in the table as it was last installed
 }
 
-// New makes no change before Sync. The table is of family inet and nobody else's.
+// New changes nothing before Sync. The table has family inet and belongs to this package alone.
 func New(table string, ranges []netip.Prefix) *Ranges {
 	return &Ranges{table: table, ranges: slices.Clone(ranges)}
 }
 
-// Overlap is a range that is left alone, because the host reaches a part of it.
+// Overlap is a range that is not rejected, because the host reaches part of it.
 type Overlap struct{ Range, Route netip.Prefix }
 
-// Sync refuses what is sent to the ranges, but for those that the host has a route
-// or an address in: there somebody else is reached. It is to be called again when
-// routes or rules may have changed, and changes nothing when nothing has.
+// Sync rejects traffic to the ranges, except those into which the host has a route or an address:
+// their addresses may be in use. Call it again when routes or rules may have changed; it does
+// nothing if nothing has changed.
 func (r *Ranges) Sync() ([]Overlap, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *Ranges) Sync() ([]Overlap, error) {
 	return taken, nil
 }
 
-// Remove takes the table away; one that is not there is no error.
+// Remove removes the table; a missing table is not an error.
 func Remove(table string) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -75,8 +75,8 @@ func Remove(table string) error {
 	return nil
 }
 
-// divide tells ranges that only a default route leads to from those that the host has
-// something in.
+// divide separates the ranges that only a default route reaches from those into which the host has
+// a route or an address.
 func divide(ranges, routes []netip.Prefix) (free []netip.Prefix, taken []Overlap) {
 	for _, p := range ranges {
 		if i := slices.IndexFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }); i >= 0 {
@@ -88,11 +88,11 @@ func divide(ranges, routes []netip.Prefix) (free []netip.Prefix, taken []Overlap
 	return free, taken
 }
 
-// halves are the two routes with which VPNs go before the default route: they lead to
-// everything, too.
+// halves are the two routes with which VPNs override the default route; together they reach
+// everything.
 const halves = 1
 
-// hostRoutes are where the host's routes of all tables lead, but for those to everything.
+// hostRoutes returns the destinations of the host's routes in all tables, except default routes.
 func hostRoutes() ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for {
@@ -109,7 +109,7 @@ func hostRoutes() ([]netip.Prefix, error) {
 			}
 			ip, ok := netip.AddrFromSlice(r.Dst.IP)
 			ones, _ := r.Dst.Mask.Size()
-			// Multicast is nobody's route to an address.
+			// Multicast routes do not lead to an address.
 			if ip = ip.Unmap(); ok && ones > halves && !ip.IsMulticast() {
 				list = append(list, netip.PrefixFrom(ip, ones))
 			}
@@ -149,7 +149,7 @@ func (r *Ranges) install(ranges []netip.Prefix) error {
 	unserved := conn.AddChain(&nftables.Chain{Table: table, Name: "unserved"})
 	for name, hook := range map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput, "forward": nftables.ChainHookForward} {
 		c := conn.AddChain(&nftables.Chain{Table: table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityFilter})
-		// What belongs to the host itself (IPVS puts service addresses on a device) is served.
+		// Addresses of the host itself are served (IPVS adds service addresses to a device).
 		rule(c, []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: append([]byte("lo"), make([]byte, 14)...)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: unserved.Name}})
@@ -166,7 +166,7 @@ func (r *Ranges) install(ranges []netip.Prefix) error {
 	return nil
 }
 
-// destination matches packets to a range, in a table of both families.
+// destination matches packets to a range, in a table for both families.
 func destination(p netip.Prefix) []expr.Any {
 	family, offset, length := byte(unix.NFPROTO_IPV4), uint32(16), uint32(4)
 	if p.Addr().Is6() {

@@ -40,9 +40,9 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// A cluster IP refuses at once what the host or a pod sends there, also where a stranger
-// has the address; what is redirected before gets where it is meant to go; routes of the
-// host win; and after Remove nothing is left. All of it in a network namespace of its own.
+// A connection from the host or a pod to a cluster IP is refused at once, even if another machine
+// has the address; redirected packets reach their destination; routes of the host take precedence;
+// and after Remove nothing is left. The test runs in its own network namespace.
 func TestUnservedAddresses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -63,7 +63,7 @@ func TestUnservedAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// pod ── host ── stranger, who has all addresses
+	// pod ── host ── stranger, which has all addresses
 	space := func(name, hostAddr, peerAddr string) string {
 		path := t.TempDir() + "/ns"
 		must(netns.DoNew(func() error { return netns.Pin(netns.Current, path) }))
@@ -152,25 +152,25 @@ func TestUnservedAddresses(t *testing.T) {
 	}
 	answers("refused", syscall.ECONNREFUSED)
 	for who, ns := range from {
-		// The kernel tells its own process so when it sends.
+		// The kernel reports this to its own process when it sends.
 		if err := dial(ns, "udp"); !errors.Is(err, syscall.ECONNREFUSED) && !(ns == "" && errors.Is(err, syscall.EPERM)) {
 			t.Errorf("UDP from %s: %v", who, err)
 		}
 	}
 
-	// A service data plane redirects before.
+	// A service data plane redirects before the filter hooks.
 	proxy(t, netip.MustParseAddrPort("192.0.2.2:443"))
 	answers("served", nil)
 	must(Remove("proxy"))
-	answers("not served any more", syscall.ECONNREFUSED)
+	answers("no longer served", syscall.ECONNREFUSED)
 
-	// Somebody flushed the rules; nothing changes without that.
+	// The rules were flushed; nothing else has changed.
 	must(Remove("carob-test-services"))
 	_, err = r.Sync()
 	must(err)
 	answers("after a flush", syscall.ECONNREFUSED)
 
-	// A VPN brings a route into the range.
+	// A VPN adds a route into the range.
 	vpn := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}, Gw: net.IPv4(192, 0, 2, 2)}
 	must(netlink.RouteAdd(vpn))
 	taken, err = r.Sync()
@@ -189,7 +189,7 @@ func TestUnservedAddresses(t *testing.T) {
 	answers("after the end", nil)
 }
 
-// proxy sends what goes to the service elsewhere, as a service data plane does.
+// proxy redirects traffic to the service, as a service data plane does.
 func proxy(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	conn, err := nftables.New()
