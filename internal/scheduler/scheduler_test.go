@@ -23,13 +23,13 @@ import (
 	"carob/internal/base/journal"
 )
 
-// world is a scheduler on a fake API inside a bubble of virtual time.
+// world is a scheduler with a fake API in virtual time.
 type world struct {
 	*testing.T
 	client *fake.Clientset
 	log    *recorder
 	stop   func()
-	// bind, when set, answers a binding instead of the fake API.
+	// bind, if set, answers a binding instead of the fake API.
 	bind func(pod, node string) error
 }
 
@@ -44,7 +44,7 @@ func (r *recorder) Record(e journal.Entry) {
 	r.entries = append(r.entries, e)
 }
 
-// inWorld runs a test with the objects in the API from the start.
+// inWorld runs a test with these objects in the API from the start.
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
@@ -64,8 +64,8 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	})
 }
 
-// api is the fake API with bindings that work: the fake knows the call only as a
-// name, and would hold its lock while a test lets a binding take its time.
+// api is the fake API with working bindings: the fake knows the call only as a name, and would hold
+// its lock while a test delays a binding.
 type api struct {
 	*fake.Clientset
 	w *world
@@ -236,7 +236,7 @@ func TestUnschedulable(t *testing.T) { // L2.40–L2.42, L2.5
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := len(w.client.Actions()); got != patches {
-			w.Errorf("%d API calls while nothing changed", got-patches)
+			w.Errorf("%d API calls although nothing changed", got-patches)
 		}
 		n := node("n1", "1")
 		n.Labels["heartbeat"] = "no"
@@ -245,7 +245,7 @@ func TestUnschedulable(t *testing.T) { // L2.40–L2.42, L2.5
 		}
 		synctest.Wait()
 		if got := len(w.log.entries); got != 1 {
-			w.Errorf("a label woke a pod that lacks cpu: %d attempts", got)
+			w.Errorf("a label woke a pod that needs cpu: %d attempts", got)
 		}
 		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"), metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
@@ -360,8 +360,8 @@ func TestAssumedPodsHoldTheirRoom(t *testing.T) {
 	})
 }
 
-// TestBurst proves that bindings don't wait for each other: each takes 10 ms of
-// virtual time, fifty together must not take longer.
+// Bindings do not wait for each other: each takes 10 ms of virtual time, and fifty together must
+// not take longer.
 func TestBurst(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "64")}, func(w *world) {
 		w.bind = func(string, string) error { time.Sleep(10 * time.Millisecond); return nil }
@@ -384,7 +384,7 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 	low := withPriority(pod("low", "2"), 1)
 	low.Spec.NodeName = "n1"
 	inWorld(t, []runtime.Object{node("n1", "2"), low}, func(w *world) {
-		// The victim takes its time: the fake API would delete at once.
+		// The victim ends slowly: the fake API would delete it at once.
 		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
 			if err != nil {
@@ -414,9 +414,9 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 			w.Errorf("events %+v", e)
 		}
 		if got := len(w.events("FailedScheduling")); got != 1 {
-			w.Errorf("%d failures told, want 1: the victim's marking is no reason to try again", got)
+			w.Errorf("%d failures recorded, want 1: marking the victim is no reason for a retry", got)
 		}
-		// A newcomer of lower priority must not take the room that is coming.
+		// A new pod of lower priority must not take the resources that the victim will free.
 		w.create(withPriority(pod("between", "1"), 5))
 		w.delete("low")
 		w.on("high", "n1")
@@ -449,8 +449,8 @@ func TestTriedAgainAfterFiveMinutes(t *testing.T) { // L2.3
 	})
 }
 
-// L2.6: a pod that is deleted before it has a node, and stays for its finalizers, is
-// told once that nobody places it any more; one with gates was nobody's to place.
+// L2.6: for a pod that is deleted before it is scheduled, and kept by finalizers, one event says
+// that it is skipped; not for a pod with scheduling gates.
 func TestDeletedBeforePlaced(t *testing.T) {
 	waits, blocked := pod("waits", "8"), pod("gated", "1")
 	blocked.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
@@ -466,7 +466,7 @@ func TestDeletedBeforePlaced(t *testing.T) {
 			w.Errorf("events %+v", e)
 		}
 	})
-	// One that was refused before, and is deleted then: the same event once more.
+	// A pod that was rejected before, and then deleted, gets the same event once.
 	refused := pod("refused", "8")
 	inWorld(t, []runtime.Object{node("n1", "2"), refused}, func(w *world) {
 		deleted := w.pod("refused")

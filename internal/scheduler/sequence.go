@@ -2,13 +2,12 @@ package scheduler
 
 import "sync"
 
-// sequence runs API calls in the background: those of one key in order, lest an
-// older status overtake a newer one, those of different keys beside each other
-// up to a limit.
+// sequence runs API calls in the background: calls for one key in order, so that an older status
+// cannot overwrite a newer one, calls for different keys in parallel up to a limit.
 type sequence[K comparable] struct {
 	slots chan struct{}
 	mu    sync.Mutex
-	tails map[K][]func() // a key is here while its calls run
+	tails map[K][]func() // a key is present while its calls run
 	done  sync.WaitGroup
 }
 
@@ -16,7 +15,7 @@ func newSequence[K comparable](limit int) *sequence[K] {
 	return &sequence[K]{slots: make(chan struct{}, limit), tails: map[K][]func(){}}
 }
 
-// Do runs f after all that was given for the same key before.
+// Do runs f after all earlier calls for the same key.
 func (s *sequence[K]) Do(key K, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,5 +43,5 @@ func (s *sequence[K]) run(key K, f func()) {
 	}
 }
 
-// Wait returns when nothing runs any more.
+// Wait returns when no call is running.
 func (s *sequence[K]) Wait() { s.done.Wait() }

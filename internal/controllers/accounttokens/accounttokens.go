@@ -1,7 +1,7 @@
-// Package accounttokens fills Secrets of type kubernetes.io/service-account-token
-// with a token of the account they name, and removes them with the account or when
-// nobody has used them for long. The controller manager runs it; it must never touch
-// other Secrets, nor make one.
+// Package accounttokens fills Secrets of type kubernetes.io/service-account-token with a token of
+// the service account they name, and removes them with the account or when they have been unused
+// for a long time. The controller manager runs it; it must never change other Secrets, nor create
+// one.
 package accounttokens
 
 import (
@@ -23,10 +23,10 @@ import (
 	"carob/internal/controllers/loop"
 )
 
-// Signer makes the token of an account for a Secret.
+// Signer creates the token of a service account for a Secret.
 type Signer func(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
 
-// Controller works on the Secrets that name an account. Its key is namespace/name.
+// Controller reconciles the Secrets that name a service account. Its key is namespace/name.
 type Controller struct {
 	*loop.Loop
 	client kubernetes.Interface
@@ -34,11 +34,11 @@ type Controller struct {
 	rootCA []byte
 
 	mu sync.Mutex
-	// accounts tells which account a Secret names, by the keys of both.
+	// accounts maps Secrets to the service accounts they name, by the keys of both.
 	accounts map[string]string
 }
 
-// New returns a controller. rootCA, in PEM, goes into each Secret beside the token.
+// New returns a controller. rootCA, in PEM, is added to each Secret with the token.
 func New(client kubernetes.Interface, inv *inventory.Inventory, sign Signer, rootCA []byte) *Controller {
 	c := &Controller{client: client, sign: sign, rootCA: rootCA, accounts: map[string]string{}}
 	c.Loop = loop.New("account-tokens", 2, c.reconcile)
@@ -85,7 +85,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 	if k.GroupResource() != corev1.Resource("serviceaccounts") && k.GroupResource() != corev1.Resource("secrets") {
 		return
 	}
-	// Something may have gone unseen.
+	// Changes may have been missed.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for secret := range c.accounts {
@@ -96,7 +96,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 // Kinds implements inventory.Reader.
 func (c *Controller) Kinds() {}
 
-// account looks at the Secrets of an account again.
+// account requeues the Secrets of a service account.
 func (c *Controller) account(o *metav1.PartialObjectMetadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,19 +124,19 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	owner, err := c.client.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && uid != "" && uid != string(owner.UID):
-		klog.FromContext(ctx).V(2).Info("Removing the token of a service account that is gone", "secret", key, "serviceAccount", account)
+		klog.FromContext(ctx).V(2).Info("Removing the token of a deleted service account", "secret", key, "serviceAccount", account)
 		err = c.client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return 0, nil
 		}
-		return 0, fmt.Errorf("remove secret %s of a service account that is gone: %w", key, err)
+		return 0, fmt.Errorf("remove secret %s of a deleted service account: %w", key, err)
 	case err != nil:
 		return 0, fmt.Errorf("get service account %s of secret %s: %w", account, key, err)
 	}
 	return 0, c.fill(ctx, secret, owner)
 }
 
-// fill puts into the Secret what it lacks.
+// fill adds the missing data to the Secret.
 func (c *Controller) fill(ctx context.Context, secret *corev1.Secret, account *corev1.ServiceAccount) error {
 	have := secret.Data
 	if len(have[corev1.ServiceAccountTokenKey]) > 0 && len(have[corev1.ServiceAccountNamespaceKey]) > 0 && bytes.Equal(have[corev1.ServiceAccountRootCAKey], c.rootCA) {
@@ -159,12 +159,12 @@ func (c *Controller) fill(ctx context.Context, secret *corev1.Secret, account *c
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := c.client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the watch tells what happened
+		return nil // the watch reports the newer version
 	}
-	return fmt.Errorf("put a token into secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	return fmt.Errorf("add a token to secret %s/%s: %w", secret.Namespace, secret.Name, err)
 }
 
-// forget takes a Secret that is gone out of the list of its account.
+// forget removes a deleted Secret from the list in its service account.
 func (c *Controller) forget(ctx context.Context, key string) error {
 	c.mu.Lock()
 	namespace, account, _ := strings.Cut(c.accounts[key], "/")
@@ -182,7 +182,7 @@ func (c *Controller) forget(ctx context.Context, key string) error {
 		}
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("take secret %s off service account %s: %w", key, account, err)
+		return fmt.Errorf("remove secret %s from service account %s: %w", key, account, err)
 	}
 	c.mu.Lock()
 	delete(c.accounts, key)

@@ -41,7 +41,7 @@ func controller(client *fake.Clientset, sign Signer) *Controller {
 	return New(client, inventory.New(discovery.NewDiscoveryClient(nil), nil, 0), sign, []byte("ca"))
 }
 
-// after returns the Secret as it is after a reconciliation; nil when it was removed.
+// after returns the Secret after a reconciliation; nil if it was removed.
 func after(t *testing.T, objects ...runtime.Object) *corev1.Secret {
 	t.Helper()
 	client := fake.NewClientset(objects...)
@@ -88,7 +88,7 @@ func TestSignerFails(t *testing.T) {
 	client := fake.NewClientset(secret("robot", ""), robot("a"))
 	c := controller(client, func(*corev1.ServiceAccount, *corev1.Secret) (string, error) { return "", errors.New("no key") })
 	if _, err := c.reconcile(t.Context(), "ns/s"); err == nil {
-		t.Error("not tried again")
+		t.Error("not retried")
 	}
 }
 

@@ -21,11 +21,12 @@ import (
 )
 
 const (
-	// Dates on a Secret that holds a token: the API server keeps the first, and believes
-	// no token that has the second.
+	// Labels with dates on a token Secret: the API server sets the first when the token is used,
+	// and rejects tokens that have the second.
 	labelLastUsed     = "kubernetes.io/legacy-token-last-used"
 	labelInvalidSince = "kubernetes.io/legacy-token-invalid-since"
-	// The config map in kube-system that says since when the API server notes the use of tokens.
+	// The ConfigMap in kube-system with the date since which the API server has recorded the use of
+	// tokens.
 	trackingName  = "kube-apiserver-legacy-service-account-token-tracking"
 	trackingSince = "since"
 
@@ -34,7 +35,7 @@ const (
 	unusedName = "legacy-service-account-token-cleaner"
 )
 
-// verdict is what becomes of a Secret.
+// verdict is the decision about a Secret.
 type verdict int
 
 const (
@@ -43,12 +44,11 @@ const (
 	remove
 )
 
-// Unused invalidates tokens that were made for an account by a controller of old
-// times and were not used for a year, and removes them when nobody has missed them for
-// another year. It has one key.
+// Unused invalidates tokens that an old controller created for a service account and that have not
+// been used for a year, and removes them after another year without use. It has one key.
 type Unused struct{ *loop.Loop }
 
-// NewUnused returns a controller that reads by reader and writes by client.
+// NewUnused returns a controller that reads with reader and writes with client.
 func NewUnused(reader, client kubernetes.Interface, inv *inventory.Inventory) *Unused {
 	u := &Unused{loop.New(unusedName, 1, func(ctx context.Context, _ string) (time.Duration, error) {
 		return lookEvery, cleanUnused(ctx, reader, client, time.Now())
@@ -86,7 +86,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 		return fmt.Errorf("get config map %s: %w", trackingName, err)
 	}
 	since, err := time.Parse(time.DateOnly, m.Data[trackingSince])
-	// The day in which it began does not count.
+	// The day on which recording began does not count.
 	if err != nil || now.Before(since.AddDate(0, 0, 1).Add(unusedFor)) {
 		return nil //nolint:nilerr // the API server mends the date, and tells of it
 	}
@@ -94,7 +94,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	if err != nil {
 		return fmt.Errorf("list tokens of service accounts: %w", err)
 	}
-	named := map[string]map[nodegraph.Ref]bool{} // by pods, by namespace
+	named := map[string]map[nodegraph.Ref]bool{} // used by pods, by namespace
 	for i := range secrets.Items {
 		s := &secrets.Items[i]
 		if decide(s, now) == keep {
@@ -102,14 +102,14 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 		}
 		account, err := reader.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, s.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			continue // somebody else removes it
+			continue // being removed by somebody else
 		}
 		if err != nil {
 			return fmt.Errorf("get service account of secret %s/%s: %w", s.Namespace, s.Name, err)
 		}
 		if uid := s.Annotations[corev1.ServiceAccountUIDKey]; uid != "" && uid != string(account.UID) ||
 			!slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == s.Name }) {
-			continue // made by hand
+			continue // created manually
 		}
 		if named[s.Namespace] == nil {
 			if named[s.Namespace], err = namedByPods(ctx, reader, s.Namespace); err != nil {
@@ -126,7 +126,8 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	return nil
 }
 
-// decide says what becomes of a Secret that a controller made for its account and no pod names.
+// decide returns the decision about a Secret that a controller created for its service account and
+// that no pod names.
 func decide(s *corev1.Secret, now time.Time) verdict {
 	begin := now.Add(-unusedFor)
 	day := begin.UTC().Format(time.DateOnly)
@@ -168,18 +169,18 @@ func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret
 	case keep:
 		return nil
 	case invalidate:
-		log.Info("Invalidating a service account's token that was not used for a year", "lastUsed", s.Labels[labelLastUsed])
+		log.Info("Invalidating a service account token that has not been used for a year", "lastUsed", s.Labels[labelLastUsed])
 		patch, merr := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]string{labelInvalidSince: now.UTC().Format(time.DateOnly)}}})
 		if merr != nil {
 			return merr
 		}
 		_, err = client.CoreV1().Secrets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	case remove:
-		log.Info("Removing a service account's token that nobody has missed for a year", "lastUsed", s.Labels[labelLastUsed], "invalidSince", s.Labels[labelInvalidSince])
+		log.Info("Removing an invalidated service account token that has not been used for a year", "lastUsed", s.Labels[labelLastUsed], "invalidSince", s.Labels[labelInvalidSince])
 		err = client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // or it has been used meanwhile
 	}
-	return fmt.Errorf("take the unused token %s/%s away: %w", s.Namespace, s.Name, err)
+	return fmt.Errorf("remove the unused token %s/%s: %w", s.Namespace, s.Name, err)
 }

@@ -55,7 +55,7 @@ func TestUnusedTokens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, account := range []*corev1.ServiceAccount{robot("1", "other", "s"), robot("1", "other"), robot("2", "s"), nil} {
 				objects := append([]runtime.Object{tracking(tc.since), tc.secret.DeepCopy()}, tc.others...)
-				want := keep // what was made by hand, or for another account
+				want := keep // created manually, or for another account
 				if account != nil {
 					objects = append(objects, account)
 					if account.UID == "1" && len(account.Secrets) == 2 {

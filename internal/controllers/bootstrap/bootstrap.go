@@ -1,7 +1,6 @@
-// Package bootstrap serves the tokens by which machines join: it removes those
-// that have expired, and signs with each the config map cluster-info, so that a
-// machine that knows a token can trust what it reads there. The controller manager
-// runs both; they must never make a token.
+// Package bootstrap manages bootstrap tokens: it removes expired tokens, and signs the ConfigMap
+// cluster-info with each token, so that a joining machine that knows a token can verify its
+// content. The controller manager runs both controllers; they must never create a token.
 package bootstrap
 
 import (
@@ -30,11 +29,11 @@ import (
 // Controller is the cleaner or the signer.
 type Controller struct {
 	*loop.Loop
-	// key returns what is to be reconciled when an object has changed; "" for nothing.
+	// key returns the key to reconcile when an object has changed; "" for none.
 	key func(k inventory.Kind, o *metav1.PartialObjectMetadata) string
 }
 
-// NewCleaner returns a controller that removes tokens when they expire. Its key is a Secret's name.
+// NewCleaner returns a controller that removes expired tokens. Its key is a Secret's name.
 func NewCleaner(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{key: func(k inventory.Kind, o *metav1.PartialObjectMetadata) string {
 		if isToken(k, o) {
@@ -86,7 +85,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 // Kinds implements inventory.Reader.
 func (c *Controller) Kinds() {}
 
-// clean removes the token if it has expired, else says when it will.
+// clean removes the token if it has expired, otherwise it returns when it will.
 func clean(ctx context.Context, client kubernetes.Interface, name string) (time.Duration, error) {
 	s, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -99,16 +98,16 @@ func clean(ctx context.Context, client kubernetes.Interface, name string) (time.
 	if !expired {
 		return left, nil
 	}
-	klog.FromContext(ctx).V(2).Info("Removing a bootstrap token that has expired", "secret", klog.KObj(s))
+	klog.FromContext(ctx).V(2).Info("Removing an expired bootstrap token", "secret", klog.KObj(s))
 	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return 0, nil // a change is told by the watch
+		return 0, nil // the watch reports changes
 	}
 	return 0, fmt.Errorf("remove bootstrap token %s: %w", name, err)
 }
 
-// sign gives cluster-info, if there is one, exactly the signatures of the tokens that
-// are there for signing. It says when the next of them expires.
+// sign adds to cluster-info, if it exists, exactly the signatures of the existing tokens for
+// signing. It returns when the next of them expires.
 func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
 	info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstrapapi.ConfigMapClusterInfo, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -156,15 +155,15 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 	return next, nil
 }
 
-// forSigning returns the token a Secret holds if it is meant for signing.
+// forSigning returns the token in a Secret if it may be used for signing.
 func forSigning(s *corev1.Secret) (id, password string, ok bool) {
 	name, ok := secrets.ParseName(s.Name)
 	id, password = secrets.GetData(s, bootstrapapi.BootstrapTokenIDKey), secrets.GetData(s, bootstrapapi.BootstrapTokenSecretKey)
 	return id, password, ok && s.Type == bootstrapapi.SecretTypeBootstrapToken && s.DeletionTimestamp == nil && id == name && password != "" && secrets.GetData(s, bootstrapapi.BootstrapTokenUsageSigningKey) == "true"
 }
 
-// detached returns a JSON web signature (RFC 7515, compact, HS256) of content with
-// its middle part, the content, left out (appendix F).
+// detached returns a JSON web signature (RFC 7515, compact, HS256) with detached content (appendix
+// F).
 func detached(content, id, password string) (string, error) {
 	header, err := json.Marshal(map[string]string{"alg": jwt.SigningMethodHS256.Alg(), "kid": id})
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package certificates works on certificate signing requests: it approves those of
-// node agents that may have a client certificate, signs what is approved for the
-// signers of Kubernetes, and removes requests that are over. The controller manager
-// runs it; it must never sign what nobody approved, or for a signer of somebody else.
+// Package certificates handles certificate signing requests: it approves client certificates for
+// node agents, signs approved requests for the signers of Kubernetes, and removes requests that are
+// finished. The controller manager runs it; it must never sign a request that is not approved, or
+// one for another signer.
 package certificates
 
 import (
@@ -23,21 +23,21 @@ import (
 	"carob/internal/controllers/loop"
 )
 
-// Signer holds the key of the authority.
+// Signer has the key of the CA.
 type Signer interface {
-	// Sign makes a certificate, in PEM, for the key, subject and alternative names
-	// of a request. It ends with the authority at the latest.
+	// Sign issues a certificate, in PEM, with the key, subject, and alternative names of a request.
+	// It expires with the CA at the latest.
 	Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration, now time.Time) ([]byte, error)
 }
 
-// Controller works on the requests. Its key is a request's name.
+// Controller reconciles the requests. Its key is a request's name.
 type Controller struct {
 	*loop.Loop
 	client kubernetes.Interface
 	signer Signer
 }
 
-// New returns a controller. signer may be nil: then somebody else signs.
+// New returns a controller. Without a signer, it signs nothing.
 func New(client kubernetes.Interface, inv *inventory.Inventory, signer Signer) *Controller {
 	c := &Controller{client: client, signer: signer}
 	c.Loop = loop.New("certificates", 2, c.reconcile)
@@ -77,22 +77,22 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	}
 	again, err := c.act(ctx, r)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return again, nil // the watch tells what happened
+		return again, nil // the watch reports the newer version
 	}
 	return again, err
 }
 
 func (c *Controller) act(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (time.Duration, error) {
 	parsed, err := certrequest.Parse(r.Spec.Request)
-	if err != nil { // validation refuses such a request, so its store is damaged; trying again doesn't help
-		klog.FromContext(ctx).Error(err, "Reading a certificate signing request failed", "request", r.Name)
+	if err != nil { // validation rejects such a request, so the stored object is damaged; a retry does not help
+		klog.FromContext(ctx).Error(err, "Cannot parse a certificate signing request", "request", r.Name)
 		return 0, nil
 	}
 	api := c.client.CertificatesV1().CertificateSigningRequests()
 	s := decide(r, parsed, time.Now())
 	switch {
 	case s.remove:
-		klog.FromContext(ctx).V(2).Info("Removing a certificate signing request that is over", "request", r.Name)
+		klog.FromContext(ctx).V(2).Info("Removing a finished certificate signing request", "request", r.Name)
 		if err := api.Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion}}); err != nil {
 			return 0, fmt.Errorf("delete certificate signing request %s: %w", r.Name, err)
 		}
@@ -101,7 +101,7 @@ func (c *Controller) act(ctx context.Context, r *certificatesv1.CertificateSigni
 	case s.refuse != nil:
 		r.Status.Conditions = append(r.Status.Conditions, condition(certificatesv1.CertificateFailed, "SignerValidationFailure", s.refuse.Error()))
 		if _, err := api.UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil {
-			return 0, fmt.Errorf("refuse certificate signing request %s: %w", r.Name, err)
+			return 0, fmt.Errorf("fail certificate signing request %s: %w", r.Name, err)
 		}
 	case s.sign && c.signer != nil:
 		usage, extended, err := keyUsages(r.Spec.Usages)
@@ -130,7 +130,7 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: sub, Verb: "create"},
 		}}, metav1.CreateOptions{})
 		if err != nil {
-			return fmt.Errorf("ask whether the requester of %s may have it: %w", r.Name, err)
+			return fmt.Errorf("check whether the requester of %s is authorized: %w", r.Name, err)
 		}
 		if !review.Status.Allowed {
 			continue

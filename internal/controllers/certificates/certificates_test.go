@@ -121,7 +121,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// drive reconciles r as the loop would and returns what is stored then, nil if nothing.
+// drive reconciles r as the loop would and returns the stored object, nil if it is gone.
 func drive(t *testing.T, signer Signer, r *certificatesv1.CertificateSigningRequest, allowed ...string) (*certificatesv1.CertificateSigningRequest, time.Duration) {
 	t.Helper()
 	client := fake.NewClientset(r)
@@ -226,7 +226,7 @@ func TestSignerFails(t *testing.T) {
 	r := approved(request(t, legacyUnknown, x509.CertificateRequest{}, certificatesv1.UsageClientAuth))
 	c := New(fake.NewClientset(r), inventory.New(discovery.NewDiscoveryClient(nil), nil, 0), refusing{})
 	if _, err := c.reconcile(t.Context(), "r"); err == nil {
-		t.Error("not tried again")
+		t.Error("not retried")
 	}
 }
 

@@ -14,36 +14,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// legacyUnknown is the signer of requests from before signers had names. The v1
-// API takes no new ones, stored ones are still signed.
+// legacyUnknown is the signer of requests from before signers had names. The v1 API accepts no new
+// ones; stored ones are still signed.
 const legacyUnknown = "kubernetes.io/legacy-unknown"
 
-// How long a request is kept after the last thing that happened to it.
+// How long a request is kept after its last change.
 const (
-	keepEnded   = time.Hour      // signed, denied or failed
-	keepPending = 24 * time.Hour // nobody has decided, or the signer has not signed
+	keepEnded   = time.Hour      // signed, denied, or failed
+	keepPending = 24 * time.Hour // not decided, or not signed
 )
 
-// Bounds of a certificate's life, and the default.
+// Limits of a certificate's validity, and the default.
 const (
 	minLife = 10 * time.Minute
 	maxLife = 365 * 24 * time.Hour
 )
 
-// step is what is to be done about a request.
+// step is what must be done with a request.
 type step struct {
 	remove bool
-	// approveIf names subresources of certificatesigningrequests: if the requester
-	// may create one of them, the request is approved.
+	// approveIf names subresources of certificatesigningrequests: if the requester may create one
+	// of them, the request is approved.
 	approveIf []string
 	sign      bool
-	// refuse is why an approved request can't be signed, for good.
+	// refuse is the reason why an approved request can never be signed.
 	refuse error
-	// again is when to look once more if nothing happens until then; zero for never.
+	// again is the time of the next check if nothing happens; zero for never.
 	again time.Duration
 }
 
-// decide says what to do about a request whose certificate request is parsed.
+// decide returns what to do with a request whose certificate request has been parsed.
 func decide(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest, now time.Time) step {
 	if end := deadline(r); !end.IsZero() {
 		if !now.Before(end) {
@@ -56,7 +56,7 @@ func decide(r *certificatesv1.CertificateSigningRequest, parsed *x509.Certificat
 	return open(r, parsed)
 }
 
-// open is decide for a request that is not over.
+// open is decide for a request that is not finished.
 func open(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest) step {
 	switch {
 	case len(r.Status.Certificate) > 0 || has(r, certificatesv1.CertificateDenied) || has(r, certificatesv1.CertificateFailed):
@@ -80,7 +80,7 @@ func open(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateR
 		err = nodeServing(parsed, r.Spec.Usages)
 	case legacyUnknown:
 	default:
-		return step{} // somebody else's
+		return step{} // for another signer
 	}
 	if err == nil {
 		_, _, err = keyUsages(r.Spec.Usages)
@@ -94,7 +94,7 @@ func has(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestCo
 	})
 }
 
-// deadline is when a request may be removed; zero for never. The earliest counts.
+// deadline is when a request may be removed; zero for never. The earliest time counts.
 func deadline(r *certificatesv1.CertificateSigningRequest) time.Time {
 	var end time.Time
 	earlier := func(since time.Time, keep time.Duration) {
@@ -120,7 +120,7 @@ func deadline(r *certificatesv1.CertificateSigningRequest) time.Time {
 	return end
 }
 
-// expiry is the end of the first certificate in PEM data; zero if it can't be read.
+// expiry is the end of the first certificate in PEM data; zero if it cannot be parsed.
 func expiry(data []byte) time.Time {
 	block, _ := pem.Decode(data)
 	if block == nil {
@@ -133,7 +133,7 @@ func expiry(data []byte) time.Time {
 	return c.NotAfter
 }
 
-// life is how long the certificate shall be valid.
+// life is the validity of the certificate.
 func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
 	if r.Spec.ExpirationSeconds == nil {
 		return maxLife
@@ -141,7 +141,7 @@ func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
 	return min(max(time.Duration(*r.Spec.ExpirationSeconds)*time.Second, minLife), maxLife)
 }
 
-// client checks a request for a client certificate of the API server.
+// client validates a request for a client certificate of the API server.
 func client(usages []certificatesv1.KeyUsage) error {
 	for _, u := range usages {
 		if u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment && u != certificatesv1.UsageClientAuth {
@@ -154,7 +154,7 @@ func client(usages []certificatesv1.KeyUsage) error {
 	return nil
 }
 
-// nodeClient checks a request for a node agent's client certificate.
+// nodeClient validates a request for a node agent's client certificate.
 func nodeClient(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	switch {
 	case len(p.DNSNames) > 0:
@@ -165,7 +165,7 @@ func nodeClient(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage) er
 	return node(p, usages, certificatesv1.UsageClientAuth)
 }
 
-// nodeServing checks a request for the certificate of a node agent's server.
+// nodeServing validates a request for a node agent's serving certificate.
 func nodeServing(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	if len(p.DNSNames) == 0 && len(p.IPAddresses) == 0 {
 		return errors.New("DNS or IP subjectAltName is required")
@@ -184,7 +184,7 @@ func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose 
 	case len(p.URIs) > 0:
 		return errors.New("URI subjectAltNames are not allowed")
 	}
-	// Encipherment is for RSA keys only, so it may be left out.
+	// Encipherment is for RSA keys only, so it may be omitted.
 	rest := slices.DeleteFunc(slices.Sorted(slices.Values(usages)), func(u certificatesv1.KeyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
 	want := []certificatesv1.KeyUsage{purpose, certificatesv1.UsageDigitalSignature}
 	slices.Sort(want)
@@ -194,7 +194,7 @@ func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose 
 	return nil
 }
 
-// keyUsages translates usages; the extended ones come sorted, each once.
+// keyUsages converts usages; extended usages are sorted, without duplicates.
 func keyUsages(usages []certificatesv1.KeyUsage) (x509.KeyUsage, []x509.ExtKeyUsage, error) {
 	var plain x509.KeyUsage
 	var extended []x509.ExtKeyUsage

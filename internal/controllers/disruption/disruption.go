@@ -1,6 +1,8 @@
-// Package disruption keeps the status of disruption budgets, from which an eviction
-// learns whether it is allowed. It drives core/disruption. The controller manager
-// runs it; it must never evict or delete a pod.
+// Package disruption maintains the status of PodDisruptionBudgets, which decides whether an
+// eviction is allowed. It drives core/disruption. The controller manager runs it; it must never
+// evict or delete a pod.
+//
+// Contract: L10.68 in docs/spec/pod-lifecycle.md.
 package disruption
 
 import (
@@ -31,10 +33,10 @@ import (
 	"carob/internal/core/disruption"
 )
 
-// kindsAfter is when to look again for the kind of a controller that is not known yet.
+// kindsAfter is the delay before discovery is repeated for the unknown kind of a controller.
 const kindsAfter = 5 * time.Second
 
-// Controller keeps the status. Its key is a budget's namespace/name.
+// Controller maintains the status. Its key is a budget's namespace/name.
 type Controller struct {
 	*loop.Loop
 	client        kubernetes.Interface
@@ -43,7 +45,7 @@ type Controller struct {
 	budgets, pods cache.Indexer
 
 	mu     sync.Mutex
-	chosen map[types.UID]string // budget named in the event about a pod that has several
+	chosen map[types.UID]string // budget named in the event about a pod with several budgets
 }
 
 // New returns a controller; both watches are indexed by namespace.
@@ -75,8 +77,8 @@ func (c *Controller) podChanged(o metav1.Object) {
 	}
 }
 
-// tellSeveral records that a pod has more than one budget, for then it can't be
-// evicted (L10.68): once, until that changes.
+// tellSeveral records that a pod matches more than one budget, in which case it cannot be evicted
+// (L10.68): once, until that changes.
 func (c *Controller) tellSeveral(pod *corev1.Pod, budgets []string) {
 	chosen := ""
 	if _, there, _ := c.pods.Get(pod); there && len(budgets) > 1 {
@@ -94,7 +96,7 @@ func (c *Controller) tellSeveral(pod *corev1.Pod, budgets []string) {
 	}
 }
 
-// tell records what was found about a budget whose new status is stored (L10.68).
+// tell records events about a budget whose new status is stored (L10.68).
 func (c *Controller) tell(in disruption.Input, problem error) {
 	if len(in.Pods) == 0 {
 		c.events.Event(in.Budget, corev1.EventTypeNormal, "NoPods", "No matching pods found")
@@ -127,7 +129,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		select {
 		case <-c.inventory.Synced():
 		default:
-			return time.Second, nil // kinds are not known yet; what is stored holds so long
+			return time.Second, nil // kinds are not known yet; the stored status stays valid
 		}
 		in.Scale, err = c.scale(ctx, b.Namespace, in.Pods)
 	}
@@ -136,7 +138,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	problem := err
 	if err != nil {
-		// Nobody can say what is allowed: nothing is.
+		// The number of allowed disruptions is unknown, so none is allowed.
 		changed.Status.ObservedGeneration, changed.Status.DisruptionsAllowed = b.Generation, 0
 		meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
 			Reason: policyv1.SyncFailedReason, Message: err.Error(), ObservedGeneration: b.Generation})
@@ -152,7 +154,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.tell(in, problem)
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return again, nil // a newer version is on its way to us
+		return again, nil // the watch will report a newer version
 	}
 	return 0, fmt.Errorf("update the status of budget %s: %w", key, err)
 }
@@ -161,7 +163,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 func (c *Controller) selected(b *policyv1.PodDisruptionBudget) []*corev1.Pod {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
-		return nil // validation lets none in
+		return nil // validation rejects invalid selectors
 	}
 	objects, _ := c.pods.ByIndex(cache.NamespaceIndex, b.Namespace)
 	var out []*corev1.Pod
@@ -173,8 +175,8 @@ func (c *Controller) selected(b *policyv1.PodDisruptionBudget) []*corev1.Pod {
 	return out
 }
 
-// scale adds up how many pods the controllers of these pods want. Pods without a
-// controller do not count.
+// scale sums the replicas that the controllers of these pods want. Pods without a controller do not
+// count.
 func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1.Pod) (int32, error) {
 	sum, seen := int32(0), map[types.UID]bool{}
 	for _, p := range pods {
@@ -200,7 +202,7 @@ func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1
 	return sum, nil
 }
 
-// top returns who says how many pods there are: the deployment of a replica set.
+// top returns the object that sets the number of pods: the Deployment of a ReplicaSet.
 func (c *Controller) top(ctx context.Context, namespace string, owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind() {
 		return owner, nil
@@ -210,7 +212,7 @@ func (c *Controller) top(ctx context.Context, namespace string, owner *metav1.Ow
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at replica set %s/%s: %w", namespace, owner.Name, err)
+		return nil, fmt.Errorf("get replica set %s/%s: %w", namespace, owner.Name, err)
 	}
 	if d := metav1.GetControllerOf(rs); d != nil {
 		return d, nil
@@ -218,11 +220,11 @@ func (c *Controller) top(ctx context.Context, namespace string, owner *metav1.Ow
 	return owner, nil
 }
 
-// replicas asks the scale subresource of a controller.
+// replicas reads the scale subresource of a controller.
 func (c *Controller) replicas(ctx context.Context, namespace string, owner *metav1.OwnerReference) (int32, error) {
 	kind, ok := c.inventory.Resolve(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind))
 	if !ok {
-		return 0, fmt.Errorf("the kind %s of %s is not known", owner.Kind, owner.APIVersion)
+		return 0, fmt.Errorf("the kind %s of %s is unknown", owner.Kind, owner.APIVersion)
 	}
 	root := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
 	if kind.Group() == "" {
@@ -234,9 +236,9 @@ func (c *Controller) replicas(ctx context.Context, namespace string, owner *meta
 	case err == nil && s.UID == owner.UID:
 		return s.Spec.Replicas, nil
 	case err != nil && !apierrors.IsNotFound(err):
-		return 0, fmt.Errorf("look at the scale of %s %s/%s: %w", kind.Resource, namespace, owner.Name, err)
+		return 0, fmt.Errorf("get the scale of %s %s/%s: %w", kind.Resource, namespace, owner.Name, err)
 	case err == nil:
-		return 0, nil // another of the same name
+		return 0, nil // another object with the same name
 	}
 	if _, gone := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
 		return 0, nil

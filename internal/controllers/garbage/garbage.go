@@ -1,7 +1,7 @@
-// Package garbage is the garbage collector: it deletes objects whose owners are
-// gone, and carries out foreground and orphan deletions. It drives core/garbage;
-// what must happen is decided there. The controller manager runs it; it must never
-// delete an object without having looked at what is stored of it and its owners.
+// Package garbage is the garbage collector: it deletes objects whose owners are gone, and performs
+// foreground and orphan deletions. It drives core/garbage, which decides. The controller manager
+// runs it; it must never delete an object without reading the stored version of it and of its
+// owners.
 package garbage
 
 import (
@@ -27,15 +27,15 @@ import (
 
 const (
 	workers = 20
-	// Before dependents are let go, those just made get this long to arrive by
-	// their watch: one that is missed would be collected instead of orphaned.
+	// Before dependents are orphaned, those that were just created get this long to arrive in their
+	// watch: a dependent that is missed would be collected instead.
 	orphanAfter = 100 * time.Millisecond
-	// A kind that nobody serves may be served later without a word (a server of
-	// an aggregated API that comes back).
+	// A kind that is not served may be served later without notice (when an aggregated API server
+	// returns).
 	unknownAgain = 5 * time.Minute
 )
 
-// Collector collects. Its key is a UID.
+// Collector is the garbage collector. Its key is a UID.
 type Collector struct {
 	*loop.Loop
 	objects   metadata.Interface
@@ -44,11 +44,11 @@ type Collector struct {
 
 	mu      sync.Mutex
 	graph   *garbage.Graph
-	unknown map[types.UID]bool // have an owner of a kind that is not served
+	unknown map[types.UID]bool // with an owner of a kind that is not served
 }
 
-// New returns a collector that reads inv and writes through objects; it tells users
-// by events of references that can't be followed.
+// New returns a collector that reads inv and writes through objects; it records events about
+// references that it cannot follow.
 func New(objects metadata.Interface, inv *inventory.Inventory, events record.EventRecorder) *Collector {
 	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(), unknown: map[types.UID]bool{}}
 	c.Loop = loop.New("garbage", workers, c.reconcile)
@@ -56,8 +56,8 @@ func New(objects metadata.Interface, inv *inventory.Inventory, events record.Eve
 	return c
 }
 
-// Run collects until ctx ends, once all kinds have been listed: before, an object
-// may look as if nothing depended on it.
+// Run collects until ctx is done, starting when all kinds have been listed: before, an object may
+// seem to have no dependents.
 func (c *Collector) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -89,7 +89,7 @@ func (c *Collector) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMe
 	})
 }
 
-// Kinds implements inventory.Reader: owners of a kind that was unknown may be known now.
+// Kinds implements inventory.Reader: owners of a previously unknown kind may be known now.
 func (c *Collector) Kinds() {
 	c.mu.Lock()
 	waiting := c.unknown
@@ -115,7 +115,7 @@ func (c *Collector) update(change func(*garbage.Graph) []types.UID) {
 	}
 }
 
-// known returns what the graph has of an object.
+// known returns the graph's data of an object.
 func (c *Collector) known(uid types.UID) (garbage.Object, []garbage.Object, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Collector) reconcile(ctx context.Context, key string) (time.Duration, e
 	}
 	kind, ok := c.inventory.Preferred(known.GroupKind)
 	if !ok {
-		return 0, nil // the kind went away, and its objects with it
+		return 0, nil // the kind is gone, and its objects with it
 	}
 	stored, err := c.get(ctx, kind, known.Namespace, known.Name)
 	if err != nil {
@@ -158,12 +158,12 @@ func (c *Collector) reconcile(ctx context.Context, key string) (time.Duration, e
 	_, in.Dependents, _ = c.known(uid)
 	err = c.act(ctx, kind, stored, garbage.Decide(in))
 	if apierrors.IsConflict(err) {
-		return time.Millisecond, nil // changed meanwhile: look again
+		return time.Millisecond, nil // changed meanwhile: check again
 	}
 	return again, err
 }
 
-// owners looks at what is stored where the references of o point.
+// owners reads the stored objects that the references of o point to.
 func (c *Collector) owners(ctx context.Context, o garbage.Object) ([]garbage.OwnerState, error) {
 	states := make([]garbage.OwnerState, 0, len(o.Owners))
 	for _, r := range o.Owners {
@@ -202,14 +202,14 @@ func (c *Collector) api(kind inventory.Kind, namespace string) metadata.Resource
 	return c.objects.Resource(kind.GroupVersionResource)
 }
 
-// get returns the metadata of what is stored, nil when there is nothing.
+// get returns the metadata of the stored object, nil if there is none.
 func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*metav1.PartialObjectMetadata, error) {
 	o, err := c.api(kind, namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at %s %s/%s: %w", kind.GroupResource(), namespace, name, err)
+		return nil, fmt.Errorf("get %s %s/%s: %w", kind.GroupResource(), namespace, name, err)
 	}
 	return o, nil
 }
@@ -243,7 +243,7 @@ func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1
 	return nil
 }
 
-// release takes the reference to an owner from its dependents, side by side.
+// release removes the reference to an owner from its dependents, in parallel.
 func (c *Collector) release(ctx context.Context, owner types.UID, dependents []garbage.Object) error {
 	errs := make([]error, len(dependents))
 	slots := make(chan struct{}, workers)
@@ -281,13 +281,13 @@ func (c *Collector) releaseOne(ctx context.Context, owner types.UID, d garbage.O
 	}
 }
 
-// patch changes metadata of exactly the object that was looked at; it returns nil
-// without an error when that is gone.
+// patch changes metadata of exactly the object that was read; it returns nil without an error if
+// that object is gone.
 func (c *Collector) patch(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata, change map[string]any) (*metav1.PartialObjectMetadata, error) {
 	change["uid"], change["resourceVersion"] = stored.UID, stored.ResourceVersion
 	body, err := json.Marshal(map[string]any{"metadata": change})
 	if err != nil {
-		return nil, fmt.Errorf("write a patch: %w", err)
+		return nil, fmt.Errorf("encode a patch: %w", err)
 	}
 	o, err := c.api(kind, stored.Namespace).Patch(ctx, stored.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {

@@ -22,7 +22,7 @@ import (
 
 var maps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
-// object is a config map that belongs to owners of the same kind.
+// object is a ConfigMap with owners of the same kind.
 func object(namespace, name string, owners ...string) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name)}}
@@ -32,7 +32,7 @@ func object(namespace, name string, owners ...string) *metav1.PartialObjectMetad
 	return o
 }
 
-// world is a collector on a fake API in virtual time.
+// world is a collector with a fake API in virtual time.
 type world struct {
 	*testing.T
 	objects *metadatafake.FakeMetadataClient
@@ -63,7 +63,7 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	})
 }
 
-// settle lets the kinds be found, or an orphan's dependents arrive.
+// settle waits until the kinds are found, or an orphan's dependents arrive.
 func (w *world) settle() {
 	time.Sleep(2 * time.Second)
 	synctest.Wait()
@@ -76,7 +76,7 @@ func (w *world) has(namespace, name string, want bool) *metav1.PartialObjectMeta
 		w.Fatal(err)
 	}
 	if got := err == nil; got != want {
-		w.Errorf("%s/%s is there: %t, want %t", namespace, name, got, want)
+		w.Errorf("%s/%s exists: %t, want %t", namespace, name, got, want)
 	}
 	return o
 }
@@ -89,7 +89,7 @@ func (w *world) delete(namespace, name string) {
 	w.settle()
 }
 
-// Dependents go with their last owner, and theirs with them.
+// Dependents are deleted with their last owner, and so are theirs.
 func TestDependentsGo(t *testing.T) {
 	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "b"), object("ns", "of-a", "a"), object("ns", "of-both", "a", "b"), object("ns", "below", "of-a"), object("ns", "free")}, func(w *world) {
 		w.delete("ns", "a")
@@ -104,8 +104,8 @@ func TestDependentsGo(t *testing.T) {
 	})
 }
 
-// What was owned by something that never was, or by another of the same name, goes;
-// what is owned by a kind that nobody serves stays.
+// Dependents of an object that never existed, or of another one with the same name, are deleted;
+// dependents of a kind that is not served stay.
 func TestOwnersThatAreNotThere(t *testing.T) {
 	impostor, strange := object("ns", "of-old", "a"), object("ns", "of-strange", "x")
 	impostor.OwnerReferences[0].UID = "an earlier a"
@@ -134,9 +134,8 @@ func TestOrphansAreReleased(t *testing.T) {
 	})
 }
 
-// An owner in another namespace is none, and an event says so, whether the owner
-// was known for its other dependents or not. An owner that is just not there is
-// nothing to tell of.
+// An owner in another namespace is invalid, and an event says so, whether or not the owner was
+// known from its other dependents. For an owner that just does not exist there is no event.
 func TestOwnerInAnotherNamespace(t *testing.T) {
 	lost, forlorn := object("other", "lost", "a"), object("other", "forlorn", "free")
 	lost.OwnerReferences[0].UID, forlorn.OwnerReferences[0].UID = "ns/a", "ns/free"
@@ -160,7 +159,7 @@ func TestOwnerInAnotherNamespace(t *testing.T) {
 	})
 }
 
-// A write that fails is tried again.
+// A failed write is retried.
 func TestFailuresAreTriedAgain(t *testing.T) {
 	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a")}, func(w *world) {
 		failures := 3

@@ -14,9 +14,9 @@ import (
 	"carob/internal/core/garbage"
 )
 
-// reportMisplaced writes an event OwnerRefInvalidNamespace for each reference to an
-// owner in another namespace. Such an owner is none: the object goes, and without
-// the event nobody would know why.
+// reportMisplaced records an event OwnerRefInvalidNamespace for each reference to an owner in
+// another namespace. Such an owner is invalid: the object is deleted, and the event gives the
+// reason.
 func (c *Collector) reportMisplaced(ctx context.Context, kind inventory.Kind, in garbage.Input) {
 	o := in.Object
 	for i, r := range in.Object.Owners {
@@ -35,9 +35,8 @@ func (c *Collector) reportMisplaced(ctx context.Context, kind inventory.Kind, in
 	}
 }
 
-// elsewhere reports whether the owner is in another namespace than the given one.
-// The graph forgets objects that nobody referred to, so one that it never heard of
-// is looked for in all namespaces.
+// elsewhere reports whether the owner is in another namespace. The graph does not keep objects
+// without references, so an unknown owner is looked up in all namespaces.
 func (c *Collector) elsewhere(ctx context.Context, r metav1.OwnerReference, namespace string) bool {
 	c.mu.Lock()
 	owner, there := c.graph.Object(r.UID)
@@ -52,7 +51,7 @@ func (c *Collector) elsewhere(ctx context.Context, r metav1.OwnerReference, name
 	}
 	list, err := c.objects.Resource(kind.GroupVersionResource).List(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Name).String()})
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Could not look for an owner in other namespaces", "kind", kind.GroupResource(), "name", r.Name, "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot look up an owner in other namespaces", "kind", kind.GroupResource(), "name", r.Name, "err", err)
 		return false
 	}
 	for i := range list.Items {

@@ -1,11 +1,10 @@
-// Package inventory watches the metadata of all objects in the cluster, one watch
-// for each kind that can be listed, watched and deleted, also kinds that come later
-// (custom resources, aggregated APIs). It keeps no object: it passes on what
-// happens. The controller manager runs it for the garbage collector and the quota
-// controller; it must never decide or write anything.
+// Package inventory watches the metadata of all objects in the cluster, with one watch for each
+// kind that can be listed, watched, and deleted, including kinds that are added later (custom
+// resources, aggregated APIs). It stores no objects: it passes on events. The controller manager
+// runs it for the garbage collector and the quota controller; it must never decide or write
+// anything.
 //
-// Goroutines: one that looks for kinds when a definition changes, and a reflector
-// for each kind.
+// Goroutines: one that runs discovery when a definition changes, and a reflector for each kind.
 package inventory
 
 import (
@@ -36,44 +35,44 @@ type Kind struct {
 // Group returns the API group.
 func (k Kind) Group() string { return k.GroupVersionResource.Group }
 
-// Reader is told what happens. Its methods are called from many goroutines, for
-// one kind in the order of events, and must not wait.
+// Reader receives events. Its methods are called from many goroutines, for one kind in the order of
+// events, and must not wait.
 type Reader interface {
-	// Changed: an object is there. Its metadata is the callee's to read.
+	// Changed: an object was added or changed. Readers must not modify its metadata.
 	Changed(k Kind, o *metav1.PartialObjectMetadata)
-	// Gone: the object is there no more; o is its last state.
+	// Gone: the object was deleted; o is its last state.
 	Gone(k Kind, o *metav1.PartialObjectMetadata)
-	// Relisted: of this kind exactly these objects are there.
+	// Relisted: these are all objects of this kind.
 	Relisted(k Kind, objects []*metav1.PartialObjectMetadata)
 	// Kinds: the set of kinds has changed.
 	Kinds()
 }
 
-// How soon, and how often, kinds are looked for after a definition changed: a new
-// kind is served a moment after its definition says so.
+// Delays of discovery after a definition changed: a new kind is served a moment after its
+// definition says so.
 var rediscover = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second}
 
-// ignored kinds come and go in masses and nothing hangs on them.
+// ignored kinds have many objects with short lives, and no dependents.
 var ignored = map[schema.GroupResource]bool{
 	{Resource: "events"}: true, {Group: "events.k8s.io", Resource: "events"}: true,
 }
 
-// definitions are the kinds whose objects make kinds.
+// definitions are the kinds whose objects define kinds.
 var definitions = map[schema.GroupResource]bool{
 	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: true, {Group: "apiregistration.k8s.io", Resource: "apiservices"}: true,
 }
 
-// Inventory watches. Make it with New, give it readers and Run it once.
+// Inventory watches all kinds. Create it with New, add readers, and call Run once.
 type Inventory struct {
 	discovery discovery.DiscoveryInterface
 	objects   metadata.Interface
 	delay     time.Duration
 	readers   []Reader
-	look      chan struct{} // holds at most one
+	look      chan struct{} // at most one element
 	synced    chan struct{}
 
 	mu      sync.Mutex
-	kinds   map[schema.GroupKind][]Kind // every served version, the preferred first
+	kinds   map[schema.GroupKind][]Kind // every served version, the preferred one first
 	watched map[schema.GroupResource]*watcher
 }
 
@@ -85,7 +84,7 @@ type watcher struct {
 	once   sync.Once
 }
 
-// New returns an inventory that starts its watches a while after Run.
+// New returns an inventory that starts its watches some time after Run.
 func New(d discovery.DiscoveryInterface, objects metadata.Interface, delay time.Duration) *Inventory {
 	return &Inventory{
 		discovery: d, objects: objects, delay: delay, look: make(chan struct{}, 1), synced: make(chan struct{}),
@@ -93,13 +92,13 @@ func New(d discovery.DiscoveryInterface, objects metadata.Interface, delay time.
 	}
 }
 
-// AddReader adds somebody to tell, before Run.
+// AddReader adds a reader, before Run.
 func (i *Inventory) AddReader(r Reader) { i.readers = append(i.readers, r) }
 
-// Synced is closed once every kind of the first look has been listed.
+// Synced is closed when every kind of the first discovery has been listed.
 func (i *Inventory) Synced() <-chan struct{} { return i.synced }
 
-// Resolve finds the kind that an apiVersion and a kind name.
+// Resolve returns the kind for an apiVersion and a kind name.
 func (i *Inventory) Resolve(gvk schema.GroupVersionKind) (Kind, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -111,7 +110,7 @@ func (i *Inventory) Resolve(gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{}, false
 }
 
-// Preferred finds a kind in the version the server prefers.
+// Preferred returns a kind in the version that the server prefers.
 func (i *Inventory) Preferred(gk schema.GroupKind) (Kind, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -121,7 +120,7 @@ func (i *Inventory) Preferred(gk schema.GroupKind) (Kind, bool) {
 	return Kind{}, false
 }
 
-// ByResource finds a kind by its resource, in the version the server prefers.
+// ByResource returns a kind by its resource, in the version that the server prefers.
 func (i *Inventory) ByResource(gr schema.GroupResource) (Kind, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -133,13 +132,13 @@ func (i *Inventory) ByResource(gr schema.GroupResource) (Kind, bool) {
 	return Kind{}, false
 }
 
-// Run watches until ctx ends.
+// Run watches until ctx is done.
 func (i *Inventory) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	timer := time.NewTimer(i.delay)
 	defer timer.Stop()
-	step := len(rediscover) // of the looks after a change; none is due
+	step := len(rediscover) // of discovery after a change; none is due
 	first := true
 	for {
 		select {
@@ -170,10 +169,10 @@ func (i *Inventory) Run(ctx context.Context) {
 	}
 }
 
-// A kind that can't be listed for so long (its server is down) holds up nobody any more.
+// After this time, a kind that cannot be listed (its server is down) no longer blocks.
 const listPatience = 30 * time.Second
 
-// awaitLists closes synced when all kinds watched by now have been listed or have gone.
+// awaitLists closes synced when all kinds that are watched now have been listed or are gone.
 func (i *Inventory) awaitLists(ctx context.Context) {
 	i.mu.Lock()
 	waits := make([]chan struct{}, 0, len(i.watched))
@@ -189,22 +188,22 @@ func (i *Inventory) awaitLists(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-enough.C:
-			klog.FromContext(ctx).Info("Some kinds can't be listed; going on without them")
+			klog.FromContext(ctx).Info("Some kinds cannot be listed; continuing without them")
 			return
 		case <-w:
 		}
 	}
 }
 
-// discover asks for the kinds, starts and stops watches, and reports whether the
-// answer was complete. What can't be asked now keeps its watch.
+// discover finds the kinds, starts and stops watches, and reports whether the result is complete.
+// Kinds whose discovery failed keep their watch.
 func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
 	groups, lists, err := i.discovery.ServerGroupsAndResources()
 	failed := map[schema.GroupVersion]bool{}
 	if err != nil {
 		var partial *discovery.ErrGroupDiscoveryFailed
 		if !errors.As(err, &partial) {
-			klog.FromContext(ctx).V(2).Info("Looking for kinds failed; trying again", "err", err)
+			klog.FromContext(ctx).V(2).Info("Discovery failed; retrying", "err", err)
 			return false
 		}
 		for gv := range partial.Groups {
@@ -224,8 +223,7 @@ func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
 	return len(failed) == 0
 }
 
-// sortKinds returns all kinds with their versions, the preferred one first, and
-// those to watch.
+// sortKinds returns all kinds with their versions, the preferred one first, and the kinds to watch.
 func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (map[schema.GroupKind][]Kind, map[schema.GroupResource]Kind) {
 	kinds, watchable := map[schema.GroupKind][]Kind{}, map[schema.GroupResource]Kind{}
 	for _, list := range lists {
@@ -255,7 +253,7 @@ func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (ma
 	return kinds, watchable
 }
 
-// apply takes over a look and reports whether anything is new.
+// apply stores the result of a discovery and reports whether anything is new.
 func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[schema.GroupKind][]Kind, watchable map[schema.GroupResource]Kind, failed map[schema.GroupVersion]bool) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -310,7 +308,7 @@ func (i *Inventory) watch(ctx context.Context, w *watcher) {
 	r.RunWithContext(ctx)
 }
 
-// feed passes on what a reflector finds.
+// feed passes on the objects of a reflector.
 type feed struct {
 	*Inventory
 	w *watcher
@@ -359,10 +357,10 @@ func (f *feed) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore; there is nothing to repeat.
+// Resync implements cache.ReflectorStore; there is nothing to do.
 func (f *feed) Resync() error { return nil }
 
-// definitionChanged has kinds looked for when it was a definition that changed.
+// definitionChanged triggers discovery if the object is a definition.
 func (f *feed) definitionChanged() {
 	if !definitions[f.w.kind.GroupResource()] {
 		return

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// findings is what one pass over a namespace found.
+// findings is the result of one pass over a namespace.
 type findings struct {
 	discovery  error // not all kinds are known
 	content    error // not all objects could be deleted
@@ -37,7 +37,7 @@ func (f *findings) nothingLeft() bool {
 	return f.discovery == nil && f.content == nil && len(f.remaining) == 0
 }
 
-// conditions says it in the words that users know. Each condition is there, true or false.
+// conditions returns upstream's conditions and messages. Each condition is set, to true or false.
 func (f *findings) conditions() []corev1.NamespaceCondition {
 	condition := func(t corev1.NamespaceConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) corev1.NamespaceCondition {
 		if bad {
@@ -80,7 +80,7 @@ func (f *findings) finalizersText() string {
 	return strings.Join(texts, ", ")
 }
 
-// publish writes what a deletion waits for into the namespace's status, if that is news.
+// publish writes what a deletion waits for into the namespace's status, if it has changed.
 func (c *Controller) publish(ctx context.Context, n *corev1.Namespace, f findings) error {
 	changed := n.DeepCopy()
 	if !merge(&changed.Status, f.conditions(), time.Now()) {
@@ -88,12 +88,12 @@ func (c *Controller) publish(ctx context.Context, n *corev1.Namespace, f finding
 	}
 	_, err := c.client.CoreV1().Namespaces().UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or a newer version is on its way to us
+		return nil // gone, or the watch will report a newer version
 	}
 	return fmt.Errorf("write conditions of namespace %q: %w", n.Name, err)
 }
 
-// merge sets the conditions and reports whether one of them says something new.
+// merge sets the conditions and reports whether one of them has changed.
 func merge(status *corev1.NamespaceStatus, conditions []corev1.NamespaceCondition, now time.Time) bool {
 	news := false
 	for _, c := range conditions {

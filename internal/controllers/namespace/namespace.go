@@ -1,11 +1,11 @@
-// Package namespace empties namespaces that are being deleted and then lets them
-// go. The controller manager runs it; it must never touch what is in a namespace
-// that nobody deletes.
+// Package namespace deletes the content of namespaces that are being deleted, and then removes
+// their finalizer. The controller manager runs it; it must never change the content of other
+// namespaces.
 //
-//	Active ──DELETE──▶ Terminating: pods ──gone──▶ all the rest ──gone──▶ finalized ──▶ gone
+//	Active ──DELETE──▶ Terminating: pods ──gone──▶ everything else ──gone──▶ finalized ──▶ gone
 //
-// Pods go first and are waited for, so that nothing they still need while they
-// stop (policies, service accounts, secrets) disappears under them.
+// Pods are deleted first, and the controller waits for them, so that what they need while they stop
+// (policies, service accounts, secrets) remains.
 package namespace
 
 import (
@@ -29,24 +29,23 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// parallel bounds the kinds that are looked at side by side in one namespace.
+// parallel limits the kinds that are processed at the same time in one namespace.
 const parallel = 8
 
-// look is how long to wait before looking again at content that no watch of ours
-// shows: the slow net under the pods' watch.
+// look is the delay before the next check of content that the pod watch does not show.
 const (
 	lookAtPods    = 15 * time.Second
 	lookAtRest    = time.Second
-	lookSeldom    = 8 * time.Second // at what waits for somebody else's finalizer
-	seldomPerWait = 10              // a look after each tenth of the time waited so far
+	lookSeldom    = 8 * time.Second // of content with the finalizer of another controller
+	seldomPerWait = 10              // a check after each tenth of the time waited so far
 )
 
-// lookAgain is how long to wait for the rest of a namespace that has been going for waited.
+// lookAgain is the delay for the rest of a namespace whose deletion has taken waited so far.
 func lookAgain(waited time.Duration) time.Duration {
 	return min(max(waited/seldomPerWait, lookAtRest), lookSeldom)
 }
 
-// Controller empties namespaces. Its key is the namespace.
+// Controller deletes the content of namespaces. Its key is the namespace.
 type Controller struct {
 	*loop.Loop
 	client     kubernetes.Interface
@@ -55,7 +54,7 @@ type Controller struct {
 	namespaces cache.Store
 }
 
-// New returns a controller. pods is watched to go on as soon as the last pod is gone.
+// New returns a controller. It watches pods to continue as soon as the last pod is gone.
 func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.Objects()}
 	c.Loop = loop.New("namespace", 10, c.reconcile)
@@ -73,7 +72,7 @@ func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects me
 	return c, nil
 }
 
-// terminating returns the namespace if it is being deleted and waits for this controller.
+// terminating returns the namespace if it is being deleted and has this controller's finalizer.
 func (c *Controller) terminating(name string) *corev1.Namespace {
 	obj, exists, _ := c.namespaces.GetByKey(name)
 	if !exists {
@@ -104,18 +103,18 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return again, f.content
 }
 
-// finalize takes our finalizer away, after which the API server removes the namespace.
+// finalize removes our finalizer, after which the API server removes the namespace.
 func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
 	final := n.DeepCopy()
 	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := c.client.CoreV1().Namespaces().Finalize(ctx, final, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or a newer version is on its way to us
+		return nil // gone, or the watch will report a newer version
 	}
 	return fmt.Errorf("finalize namespace %q: %w", n.Name, err)
 }
 
-// empty deletes what it finds and reports what stays, and when to look again.
+// empty deletes the content and returns what remains, and when to check again.
 func (c *Controller) empty(ctx context.Context, name string) (findings, time.Duration) {
 	f := findings{remaining: map[schema.GroupVersionResource]int{}, finalizers: map[string]int{}}
 	kinds, err := c.kinds()
@@ -153,10 +152,10 @@ func (c *Controller) empty(ctx context.Context, name string) (findings, time.Dur
 // kind is a kind of namespaced objects that can be deleted.
 type kind struct {
 	schema.GroupVersionResource
-	collection bool // can be deleted in one call
+	collection bool // supports deletecollection
 }
 
-// kinds asks the API which there are. With an error the list holds what could be found.
+// kinds reads the kinds from discovery. With an error, the list has those that were found.
 func (c *Controller) kinds() ([]kind, error) {
 	lists, err := discovery.ServerPreferredNamespacedResources(c.discovery)
 	var kinds []kind
@@ -175,11 +174,11 @@ func (c *Controller) kinds() ([]kind, error) {
 	return kinds, err
 }
 
-// cleared is what is left of one kind.
+// cleared is what remains of one kind.
 type cleared struct {
 	kind       schema.GroupVersionResource
 	remaining  int
-	finalizers []string // of each object that is left
+	finalizers []string // finalizers of the remaining objects
 	err        error
 }
 
@@ -194,7 +193,7 @@ func (c *Controller) clear(ctx context.Context, namespace string, k kind) cleare
 		}
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-		return result // the kind went away, or can't be listed after all
+		return result // the kind is gone, or cannot be listed
 	}
 	if err != nil {
 		result.err = fmt.Errorf("delete all %s: %w", k.Resource, err)
@@ -209,7 +208,7 @@ func (c *Controller) clear(ctx context.Context, namespace string, k kind) cleare
 
 func (c *Controller) deleteAll(ctx context.Context, api metadata.ResourceInterface, k kind, items []metav1.PartialObjectMetadata) error {
 	if !slices.ContainsFunc(items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil }) {
-		return nil // all of them are on their way
+		return nil // all of them are being deleted
 	}
 	background := metav1.DeletePropagationBackground
 	o := metav1.DeleteOptions{PropagationPolicy: &background}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A namespace that somebody's finalizer holds is looked at ever more seldom.
+// While a finalizer of another controller blocks a namespace, checks become less frequent.
 func TestLookAgain(t *testing.T) {
 	for waited, want := range map[time.Duration]time.Duration{
 		-time.Second: time.Second, 0: time.Second, 9 * time.Second: time.Second, 30 * time.Second: 3 * time.Second, time.Hour: 8 * time.Second,

@@ -1,10 +1,12 @@
-// Package nodelifecycle keeps what the cluster believes about its nodes: it notices
-// a node that says nothing any more, taints nodes as their state demands, frees
-// those that are ready, and marks the pods of a node that is not. core/nodehealth
-// decides; the controller manager runs it.
+// Package nodelifecycle maintains the health of nodes: it detects nodes that have stopped
+// reporting, sets taints that match the nodes' conditions, removes taints from nodes that are
+// ready, and marks the pods of nodes that are not. core/nodehealth decides; the controller manager
+// runs it.
 //
-// A lease that is renewed only moves a time stamp; a node is looked at when its
-// object changes or when its grace would be over.
+// A renewed lease only moves a timestamp; a node is reconciled when its object changes or when its
+// grace period would end.
+//
+// Contract: L7.160–L7.165 in docs/spec/pod-lifecycle.md.
 package nodelifecycle
 
 import (
@@ -27,7 +29,7 @@ import (
 	"carob/internal/core/nodehealth"
 )
 
-// Controller looks after nodes. Its key is the node.
+// Controller reconciles nodes. Its key is the node.
 type Controller struct {
 	*loop.Loop
 	client kubernetes.Interface
@@ -38,7 +40,7 @@ type Controller struct {
 	mu      sync.Mutex
 	seen    map[string]time.Time              // last sign of life
 	ready   map[string]corev1.ConditionStatus // last verdict
-	allDown bool                              // no node was ready at the last look
+	allDown bool                              // no node was ready at the last check
 }
 
 // New returns a controller; leases watches those of the nodes, pods is indexed by source.ByNode.
@@ -89,7 +91,7 @@ func (c *Controller) alive(node string) {
 	c.seen[node] = time.Now()
 }
 
-// renewed notes a lease. Only a node believed dead is looked at for it.
+// renewed records a lease. Only a node that is considered dead is reconciled for it.
 func (c *Controller) renewed(node string) {
 	c.alive(node)
 	c.mu.Lock()
@@ -140,7 +142,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return time.Until(out.Wake), nil
 }
 
-// noneReady reports whether no node is ready. When that changes, every node is looked at again.
+// noneReady reports whether no node is ready. When that changes, every node is reconciled.
 func (c *Controller) noneReady(name string, node *corev1.Node) bool {
 	none := true
 	for _, obj := range c.nodes.List() {
@@ -172,7 +174,7 @@ func (c *Controller) writeConditions(ctx context.Context, node *corev1.Node, con
 	return c.patch(ctx, node, types.StrategicMergePatchType, map[string]any{"status": map[string]any{"conditions": conditions}}, "status")
 }
 
-// writeTaints replaces the list, provided that nobody changed the node meanwhile.
+// writeTaints replaces the list of taints, unless the node has changed meanwhile.
 func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, taints []corev1.Taint) error {
 	if taints == nil {
 		taints = []corev1.Taint{}
@@ -189,12 +191,12 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.Patch
 	}
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, t, data, metav1.PatchOptions{}, subresources...)
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or a newer version is on its way to us
+		return nil // gone, or the watch will report a newer version
 	}
 	return fmt.Errorf("patch node %q: %w", node.Name, err)
 }
 
-// markPods takes readiness from the pods of a node that is not ready (L7.161).
+// markPods sets the pods of a node that is not ready to not ready (L7.161).
 func (c *Controller) markPods(ctx context.Context, node string) error {
 	objects, err := c.pods.ByIndex(source.ByNode, node)
 	if err != nil {
@@ -233,7 +235,8 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// event is about the node as kubectl describe looks for it: by its name in place of its UID (L10.2).
+// event records an event about the node with its name in place of its UID, as kubectl describe
+// expects (L10.2).
 func (c *Controller) event(n *corev1.Node, eventType, reason, format string, args ...any) {
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.Name)}
 	c.events.Eventf(ref, eventType, reason, format, args...)

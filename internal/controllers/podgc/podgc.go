@@ -1,7 +1,9 @@
-// Package podgc removes pod objects that nobody else will: finished ones when there
-// are too many, those of nodes that are gone, those that end without ever having had
-// a node (L7.166). The controller manager runs it; it must never delete a pod that a
-// node agent still answers for.
+// Package podgc removes pod objects that nobody else removes: terminated pods when there are too
+// many, pods of deleted nodes, pods that are deleted before they were scheduled (L7.166). The
+// controller manager runs it; it must never delete a pod that a node agent is still responsible
+// for.
+//
+// Contract: L7.166 in docs/spec/pod-lifecycle.md.
 package podgc
 
 import (
@@ -22,17 +24,18 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// The bounds of L7.166.
+// The limits of L7.166.
 const (
 	maxFinished = 12500
-	period      = 20 * time.Second // between two looks at the finished pods, if any finish
+	period      = 20 * time.Second // between two checks of the terminated pods, if pods terminate
 	quarantine  = 40 * time.Second // how long a node must be gone
-	// The API server removes a pod that has no node with a second write, right after the one
-	// that says that it is deleted. Who looked at once wrote twice to each such pod, in vain.
+	// The API server removes a pod without a node with a second write, right after the one that
+	// sets its deletionTimestamp. Without this delay, the controller would add two useless writes
+	// for each such pod.
 	grace = time.Second
 )
 
-// Controller removes pods. Its key is "finished", "node/NAME" or "pod/NAMESPACE/NAME".
+// Controller removes pods. Its key is "finished", "node/NAME", or "pod/NAMESPACE/NAME".
 type Controller struct {
 	*loop.Loop
 	client kubernetes.Interface
@@ -96,7 +99,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 }
 
-// removeFinished removes what is above the limit, evicted pods first, then the oldest.
+// removeFinished removes the pods above the limit, evicted pods first, then the oldest.
 func (c *Controller) removeFinished(ctx context.Context) error {
 	var pods []*corev1.Pod
 	for _, obj := range c.pods.List() {
@@ -128,7 +131,7 @@ func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 	if c.has(node) {
 		return nil
 	}
-	// The watch may lag behind a node that has just come back.
+	// The watch may lag behind a node that was just created again.
 	if _, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -146,8 +149,8 @@ func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 	return errors.Join(errs...)
 }
 
-// remove deletes the object at once. One that did not finish is marked Failed
-// first, so that whoever owns it knows that it must be replaced.
+// remove deletes the object at once. A pod that has not terminated is marked Failed first, so that
+// its owner replaces it.
 func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	var err error

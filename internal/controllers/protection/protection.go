@@ -1,7 +1,7 @@
-// Package protection lets storage objects go that were deleted while they were in
-// use: it takes the finalizer away that admission gave them, once no pod uses the
-// claim, no claim the volume, neither the attributes class. The controller manager
-// runs one controller per kind; they must never delete anything.
+// Package protection implements storage object in use protection: it removes the finalizer that
+// admission added once no pod uses the claim, no claim the volume, and no claim or volume the
+// attributes class. The controller manager runs one controller per kind; they must never delete
+// anything.
 package protection
 
 import (
@@ -29,11 +29,11 @@ type Controller struct {
 	*loop.Loop
 	kind      schema.GroupResource
 	finalizer string
-	// release takes the finalizer away unless the object is in use.
+	// release removes the finalizer unless the object is in use.
 	release func(ctx context.Context, namespace, name string) (used bool, err error)
 
 	mu      sync.Mutex
-	waiting map[string]bool // keys of objects that are deleted and were in use
+	waiting map[string]bool // keys of deleted objects that were in use
 }
 
 func newController(name string, kind schema.GroupResource, finalizer string, inv *inventory.Inventory) *Controller {
@@ -71,8 +71,8 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 	return c, nil
 }
 
-// usesClaim: a pod uses its claims from when it has a node until it has ended. One
-// without a node will not start with a claim that is being deleted.
+// usesClaim: a pod uses its claims from when it is scheduled until it terminates. A pod without a
+// node will not start with a claim that is being deleted.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false
@@ -145,7 +145,7 @@ func usesClass(ctx context.Context, client kubernetes.Interface, name string) (b
 	return slices.ContainsFunc(volumes.Items, func(v corev1.PersistentVolume) bool { return is(v.Spec.VolumeAttributesClassName) }), nil
 }
 
-// held reports whether an object is deleted and waits for the finalizer to go.
+// held reports whether an object is deleted and has the finalizer.
 func held(o metav1.Object, finalizer string) bool {
 	return o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), finalizer)
 }
@@ -160,7 +160,7 @@ func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) 
 	case gr == c.kind && held(o, c.finalizer):
 		c.Add(o.Namespace + "/" + o.Name)
 	case gr == corev1.Resource("persistentvolumeclaims") || gr == corev1.Resource("persistentvolumes"):
-		c.retry("/") // the users of objects of the cluster
+		c.retry("/") // users of objects of the whole cluster
 	}
 }
 
@@ -177,7 +177,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 // Kinds implements inventory.Reader.
 func (c *Controller) Kinds() {}
 
-// retry looks again at what was in use, below a prefix of keys.
+// retry checks the objects again that were in use, below a prefix of keys.
 func (c *Controller) retry(prefix string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +189,7 @@ func (c *Controller) retry(prefix string) {
 }
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	// Before the look, so that a change during it leads to another one.
+	// Before the check, so that a change during it triggers another one.
 	c.mu.Lock()
 	c.waiting[key] = true
 	c.mu.Unlock()
@@ -202,7 +202,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("let %s %s go: %w", c.kind, key, err)
+		return 0, fmt.Errorf("remove the finalizer of %s %s: %w", c.kind, key, err)
 	}
 	if !used {
 		c.mu.Lock()

@@ -1,7 +1,7 @@
-// Package quota keeps the status of resource quotas: it counts what is there.
-// Admission charges what is made; this controller gives back what went, and puts
-// right what admission charged for an object that was refused after all. The
-// controller manager runs it; it must never touch anything but the status.
+// Package quota maintains the status of resource quotas: it counts the existing objects. Admission
+// charges new objects; this controller releases what deleted objects used, and corrects what
+// admission charged for an object that was rejected in the end. The controller manager runs it; it
+// must never change anything except the status.
 package quota
 
 import (
@@ -31,13 +31,13 @@ import (
 )
 
 const (
-	// Changes of a moment are counted together.
+	// Changes within this time are counted together.
 	gather = 200 * time.Millisecond
-	// A pod that should be gone stops counting without a change.
+	// A pod whose deletion is overdue stops counting without a change.
 	recount = 5 * time.Minute
 )
 
-// Controller counts. Its key is a namespace.
+// Controller counts objects. Its key is a namespace.
 type Controller struct {
 	*loop.Loop
 	client    kubernetes.Interface
@@ -58,7 +58,7 @@ func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory
 
 var quotas = corev1.Resource("resourcequotas")
 
-// weighed kinds take more than their number: a change of one may count.
+// weighed kinds are not only counted: a change of an object may change the usage.
 var weighed = map[schema.GroupResource]bool{
 	quotas: true, corev1.Resource("pods"): true, corev1.Resource("services"): true, corev1.Resource("persistentvolumeclaims"): true, resourcev1.Resource("resourceclaims"): true,
 }
@@ -85,7 +85,7 @@ func (c *Controller) Gone(k inventory.Kind, o *metav1.PartialObjectMetadata) {
 // Relisted implements inventory.Reader.
 func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
 	if k.GroupResource() != quotas {
-		c.Kinds() // what went meanwhile is not known
+		c.Kinds() // deletions may have been missed
 		return
 	}
 	c.mu.Lock()
@@ -96,7 +96,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 	}
 }
 
-// Kinds implements inventory.Reader: a quota may count a kind that has just come.
+// Kinds implements inventory.Reader: a quota may count a new kind.
 func (c *Controller) Kinds() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	return recount, errors.Join(errs...)
 }
 
-// update counts for one quota and stores what differs.
+// update counts for one quota and stores the difference.
 func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *once) error {
 	registry := generic.NewRegistry(evaluators(seen.of))
 	for name := range q.Spec.Hard {
@@ -162,7 +162,7 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 	if countErr != nil {
 		countErr = fmt.Errorf("count for quota %s/%s: %w", q.Namespace, q.Name, countErr)
 		for name := range q.Spec.Hard {
-			// Nobody may be told that nothing is used of what could not be counted.
+			// Resources that could not be counted must not be reported as unused.
 			if _, ok := used[name]; !ok {
 				if old, ok := q.Status.Used[name]; ok {
 					used[name] = old
@@ -181,7 +181,7 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 	case apierrors.IsNotFound(err):
 		return countErr
 	case apierrors.IsConflict(err):
-		c.AddAfter(q.Namespace, gather) // somebody was charged meanwhile: count again
+		c.AddAfter(q.Namespace, gather) // admission charged the quota meanwhile: count again
 		return countErr
 	case err != nil:
 		return errors.Join(countErr, fmt.Errorf("update the status of quota %s/%s: %w", q.Namespace, q.Name, err))
@@ -189,7 +189,7 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 	return countErr
 }
 
-// evaluators returns those of the kinds with rules or old names.
+// evaluators returns the evaluators of kinds with rules or old names.
 func evaluators(list quotaevaluator.List) []quotav1.Evaluator {
 	var all []quotav1.Evaluator
 	for _, k := range quota.Kinds() {
@@ -201,7 +201,7 @@ func evaluators(list quotaevaluator.List) []quotav1.Evaluator {
 	return all
 }
 
-// list returns whole objects of the kinds whose contents count, metadata of others.
+// list returns complete objects of the kinds whose content counts, metadata of others.
 func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespace string) ([]runtime.Object, error) {
 	var list runtime.Object
 	var err error

@@ -31,7 +31,7 @@ func pod(name, cpu string) *corev1.Pod {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
 }
 
-// world is a controller on a fake API in virtual time; a test plays the inventory.
+// world is a controller with a fake API in virtual time; a test plays the inventory.
 type world struct {
 	*testing.T
 	*Controller
@@ -83,7 +83,7 @@ func (w *world) used(want map[corev1.ResourceName]string) {
 	}
 }
 
-// What goes is given back, without anybody asking.
+// Usage of deleted objects is released without a request.
 func TestGivesBack(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "requests.cpu": "2"}), pod("a", "100m"), pod("b", "200m")}, func(w *world) {
 		w.used(map[corev1.ResourceName]string{"pods": "2", "requests.cpu": "300m"})
@@ -103,12 +103,12 @@ func TestNoQuotaNoWork(t *testing.T) {
 		w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "p"}})
 		w.settle()
 		if a := w.client.Actions(); len(a) != 0 {
-			w.Errorf("asked for %v", a)
+			w.Errorf("listed %v", a)
 		}
 	})
 }
 
-// Who charged meanwhile is not overwritten: the controller counts again.
+// A concurrent charge is not overwritten: the controller counts again.
 func TestConflict(t *testing.T) {
 	conflicts := 0
 	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"})}, func(w *world) {
@@ -130,7 +130,7 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// What can't be counted keeps what was known of it.
+// If a resource cannot be counted, its previous value stays.
 func TestCountFails(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "services": "3"}), pod("a", "1")}, func(w *world) {
 		w.used(map[corev1.ResourceName]string{"pods": "1", "services": "0"})

@@ -1,6 +1,6 @@
-// Package rootca puts the certificate authority of the API server into every
-// namespace, as the config map that service account volumes project into pods. The
-// controller manager runs it; it must never touch other config maps.
+// Package rootca publishes the CA of the API server in every namespace, as the ConfigMap that
+// service account volumes project into pods. The controller manager runs it; it must never change
+// other ConfigMaps.
 package rootca
 
 import (
@@ -30,7 +30,7 @@ const (
 	description           = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."
 )
 
-// Controller keeps the config maps. Its key is the namespace.
+// Controller maintains the ConfigMaps. Its key is the namespace.
 type Controller struct {
 	*loop.Loop
 	client     kubernetes.Interface
@@ -76,7 +76,7 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	changed.Data = want
 	_, err := api.Update(ctx, changed, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return 0, nil // the watch brings the newer version, and with it another look
+		return 0, nil // the watch reports the newer version, which is then reconciled
 	}
 	return 0, fmt.Errorf("update config map %s/%s: %w", namespace, Name, err)
 }

@@ -1,6 +1,5 @@
-// Package serviceaccount gives every namespace its default service account, at
-// once and again when somebody deletes it. The controller manager runs it; it must
-// never touch other accounts.
+// Package serviceaccount creates the default service account in every namespace, at once and again
+// when it is deleted. The controller manager runs it; it must never change other accounts.
 package serviceaccount
 
 import (
@@ -18,10 +17,10 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// Name of the account that every namespace has.
+// Name of the service account that every namespace has.
 const Name = "default"
 
-// Controller keeps the accounts. Its key is the namespace.
+// Controller maintains the service accounts. Its key is the namespace.
 type Controller struct {
 	*loop.Loop
 	client     kubernetes.Interface

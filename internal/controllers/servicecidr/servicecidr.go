@@ -1,6 +1,5 @@
-// Package servicecidr lets the ranges of service addresses be used and keeps one
-// that is deleted for as long as addresses of it are in use. The controller manager
-// runs it; it must never touch an address.
+// Package servicecidr makes ServiceCIDRs ready, and keeps a deleted one while its addresses are in
+// use. The controller manager runs it; it must never change an address.
 package servicecidr
 
 import (
@@ -24,7 +23,7 @@ import (
 const (
 	finalizer = "networking.k8s.io/service-cidr-finalizer"
 	managed   = networkingv1.LabelManagedBy + "=ipallocator.k8s.io"
-	// A request that was under way when the range was deleted may still take an address of it.
+	// A request in flight when the range was deleted may still allocate an address in it.
 	grace = 2 * time.Second
 )
 
@@ -33,13 +32,13 @@ var (
 	addresses = networkingv1.Resource("ipaddresses")
 )
 
-// Controller keeps ranges. Its key is a name.
+// Controller reconciles ServiceCIDRs. Its key is a name.
 type Controller struct {
 	*loop.Loop
 	client kubernetes.Interface
 
 	mu      sync.Mutex
-	leaving map[string]bool // names of ranges that are deleted
+	leaving map[string]bool // names of deleted ranges
 }
 
 // New returns a controller that reads inv and writes through client.
@@ -61,7 +60,7 @@ func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) 
 	}
 	c.mu.Unlock()
 	c.Add(o.Name)
-	c.lookAgain() // a new range may hold the addresses of one that is deleted
+	c.lookAgain() // a new range may contain the addresses of a deleted one
 }
 
 // Gone implements inventory.Reader.
@@ -104,7 +103,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look at service range %s: %w", name, err)
+		return 0, fmt.Errorf("get service CIDR %s: %w", name, err)
 	}
 	if r.DeletionTimestamp != nil {
 		return c.letGo(ctx, r)
@@ -112,20 +111,20 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	if !slices.Contains(r.Finalizers, finalizer) {
 		r.Finalizers = append(r.Finalizers, finalizer)
 		if r, err = api.Update(ctx, r, metav1.UpdateOptions{}); err != nil {
-			return again(fmt.Errorf("protect service range %s: %w", name, err))
+			return again(fmt.Errorf("add the finalizer to service CIDR %s: %w", name, err))
 		}
 	}
 	return again(c.tell(ctx, r, metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
 }
 
-// letGo takes the finalizer from a range that nobody needs any more.
+// letGo removes the finalizer from a range that is no longer needed.
 func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (time.Duration, error) {
 	if !slices.Contains(r.Finalizers, finalizer) {
 		return 0, nil
 	}
 	all, err := c.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("list service ranges: %w", err)
+		return 0, fmt.Errorf("list service CIDRs: %w", err)
 	}
 	used, err := c.client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{LabelSelector: managed})
 	if err != nil {
@@ -140,12 +139,12 @@ func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (ti
 	}
 	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
 	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return again(fmt.Errorf("let service range %s go: %w", r.Name, err))
+		return again(fmt.Errorf("remove the finalizer of service CIDR %s: %w", r.Name, err))
 	}
 	return 0, nil
 }
 
-// needed reports whether an address in use is of range r and of no range that stays.
+// needed reports whether an address in use is in range r and in no range that stays.
 func needed(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, used []networkingv1.IPAddress) bool {
 	var others []networkingv1.ServiceCIDR
 	for _, o := range all {
@@ -166,7 +165,7 @@ func contains(r *networkingv1.ServiceCIDR, ip netip.Addr) bool {
 	})
 }
 
-// tell stores the Ready condition where it says something else.
+// tell stores the Ready condition if it has changed.
 func (c *Controller) tell(ctx context.Context, r *networkingv1.ServiceCIDR, ready metav1.Condition) error {
 	ready.Type = networkingv1.ServiceCIDRConditionReady
 	if old := meta.FindStatusCondition(r.Status.Conditions, ready.Type); old != nil && old.Status == ready.Status && old.Reason == ready.Reason {
@@ -174,12 +173,12 @@ func (c *Controller) tell(ctx context.Context, r *networkingv1.ServiceCIDR, read
 	}
 	meta.SetStatusCondition(&r.Status.Conditions, ready)
 	if _, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("update the status of service range %s: %w", r.Name, err)
+		return fmt.Errorf("update the status of service CIDR %s: %w", r.Name, err)
 	}
 	return nil
 }
 
-// again looks once more when somebody else wrote meanwhile.
+// again retries after a conflict.
 func again(err error) (time.Duration, error) {
 	if apierrors.IsConflict(err) {
 		return 10 * time.Millisecond, nil

@@ -50,7 +50,7 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// A range becomes ready, stays while an address of it is used, and goes when it is not.
+// A range becomes ready, stays while one of its addresses is in use, and is removed afterwards.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, a := ranged("r", "10.97.0.0/24"), address("10.97.0.9")
@@ -91,7 +91,7 @@ func TestLife(t *testing.T) {
 		c.Gone(inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("ipaddresses")}, &metav1.PartialObjectMetadata{ObjectMeta: a.ObjectMeta})
 		synctest.Wait()
 		if o := get(); len(o.Finalizers) != 1 {
-			t.Error("a request under way was not waited for")
+			t.Error("a request in flight was not waited for")
 		}
 		time.Sleep(grace)
 		synctest.Wait()

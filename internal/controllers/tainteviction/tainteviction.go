@@ -1,6 +1,8 @@
-// Package tainteviction deletes pods that don't tolerate a NoExecute taint of their
-// node, at once or when their time is up. core/nodehealth decides when; the
-// controller manager runs it.
+// Package tainteviction deletes pods that do not tolerate a NoExecute taint of their node, at once
+// or when their tolerationSeconds are over. core/nodehealth decides when; the controller manager
+// runs it.
+//
+// Contract: L7.160–L7.163 in docs/spec/pod-lifecycle.md.
 package tainteviction
 
 import (
@@ -30,7 +32,7 @@ type Controller struct {
 	pods   cache.Indexer
 
 	mu     sync.Mutex
-	marked map[string]time.Time // pods whose time runs, and since when
+	marked map[string]time.Time // pods that will be evicted, and the start of their tolerationSeconds
 }
 
 // New returns a controller; pods is indexed by source.ByNode.
@@ -69,7 +71,7 @@ func (c *Controller) nodeOf(pod *corev1.Pod) *corev1.Node {
 	return n
 }
 
-// evicts reports whether the node has a taint that drives pods away.
+// evicts reports whether the node has a NoExecute taint.
 func evicts(n *corev1.Node) bool {
 	if n == nil {
 		return false
@@ -99,7 +101,7 @@ func (c *Controller) isMarked(key string) bool {
 	return ok
 }
 
-// mark notes that the pod's time runs, and returns since when.
+// mark records that the pod will be evicted, and returns since when its tolerationSeconds run.
 func (c *Controller) mark(key string, now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +152,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, c.evict(ctx, pod)
 }
 
-// evict says why in a condition and deletes the pod with its own grace (L7.163).
+// evict sets a condition with the reason and deletes the pod with its own grace period (L7.163).
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	full, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
