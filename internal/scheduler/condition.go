@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxNote is the longest text of an event; longer ones end in " ..." (L2.42).
+// maxNote is the maximum length of an event message; longer ones end in " ..." (L2.42).
 const maxNote = 1024
 
 func truncated(note string) string {
@@ -34,8 +34,8 @@ func (n nomination) changes(pod *corev1.Pod) bool {
 	return n.change && n.node != pod.Status.NominatedNodeName
 }
 
-// unscheduled publishes why a pod has no node: condition and event carry the same
-// text (L2.42). The condition is written only when it says something new.
+// unscheduled publishes why a pod cannot be scheduled: condition and event have the same text
+// (L2.42). The condition is written only if it has changed.
 func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message string, n nomination) {
 	s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
 	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message}
@@ -55,7 +55,7 @@ func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []by
 	})
 }
 
-// says reports whether the pod has the condition with this status, reason and text already.
+// says reports whether the pod already has the condition with this status, reason, and message.
 func says(pod *corev1.Pod, c corev1.PodCondition) bool {
 	old := conditionOf(pod, c.Type)
 	return old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message
@@ -90,7 +90,7 @@ func statusPatch(pod *corev1.Pod, c *corev1.PodCondition, n nomination, now time
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
-		panic("scheduler: a condition that can't be encoded: " + err.Error())
+		panic("scheduler: cannot encode a condition: " + err.Error())
 	}
 	return patch
 }

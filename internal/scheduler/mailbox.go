@@ -6,12 +6,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// mailbox brings work to the loop: watches and finished calls post closures, the
-// loop runs them in order. It never blocks who posts.
+// mailbox passes work to the loop: watches and finished calls post closures, and the loop runs them
+// in order. Posting never blocks.
 type mailbox struct {
 	mu    sync.Mutex
 	queue []func()
-	full  chan struct{} // holds one token when the queue may not be empty
+	full  chan struct{} // contains a token if the queue may not be empty
 }
 
 func newMailbox() *mailbox { return &mailbox{full: make(chan struct{}, 1)} }
@@ -41,7 +41,7 @@ func (m *mailbox) run() {
 // the queue are the only copies. T is the object's type, P what the loop needs of it.
 type feed[T, P any] struct {
 	box     *mailbox
-	prepare func(T) P // runs in the reflector's goroutine; drops what nobody reads
+	prepare func(T) P // runs in the reflector's goroutine; removes unused fields
 	seen    func(P)
 	gone    func(T)
 	all     func([]P) // a new full list

@@ -16,8 +16,8 @@ import (
 	"carob/internal/core/placement"
 )
 
-// preempt decides again, now that the budgets are known, and removes victims in
-// the background. The pod stays away from the queue until that is done (L2.53).
+// preempt decides again with the disruption budgets and deletes the victims in the background. The
+// pod stays out of the queue until this is done (L2.53).
 func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.PodDisruptionBudget) {
 	pod := it.pod.Object
 	if s.queue.items[pod.UID] != it {
@@ -26,7 +26,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 	began := time.Now()
 	d := s.cluster.Decide(it.pod, s.start)
 	s.start = d.Next
-	if d.Node != "" { // room was made while the budgets were read
+	if d.Node != "" { // resources became free while the budgets were read
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
@@ -68,7 +68,7 @@ func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) 
 	}
 }
 
-// removeVictims deletes the victims side by side, each with its own grace (L2.52).
+// removeVictims deletes the victims in parallel, each with its own grace period (L2.52).
 func (s *Scheduler) removeVictims(ctx context.Context, preemptor *corev1.Pod, victims []*placement.Pod, node string) error {
 	errs := make([]error, len(victims))
 	var group sync.WaitGroup
@@ -81,7 +81,7 @@ func (s *Scheduler) removeVictims(ctx context.Context, preemptor *corev1.Pod, vi
 
 func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.Pod, node string) error {
 	if victim.DeletionTimestamp != nil {
-		return nil // it leaves already
+		return nil // it is already being deleted
 	}
 	pods := s.client.CoreV1().Pods(victim.Namespace)
 	patch := statusPatch(victim, &corev1.PodCondition{

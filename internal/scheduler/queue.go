@@ -13,14 +13,14 @@ import (
 	"carob/internal/core/placement"
 )
 
-// The waits of L2.3.
+// The durations of L2.3.
 const (
 	initialBackoff   = time.Second
 	maxBackoff       = 10 * time.Second
-	maxUnschedulable = 5 * time.Minute // then a pod is tried without any reason to
+	maxUnschedulable = 5 * time.Minute // then a pod is tried again without a change
 )
 
-// area is where a pod waits.
+// area is the part of the queue that a pod is in.
 //
 //	          Add                 Pop
 //	gated ───────────▶ active ───────────▶ away ──Park──▶ unschedulable
@@ -31,33 +31,33 @@ type area int
 
 const (
 	gated         area = iota // has scheduling gates: blocked until its spec changes
-	active                    // to be tried, by priority and then by age
-	waiting                   // backs off
-	unschedulable             // no node fits; waits for a change that could help
-	away                      // popped: being bound, or its victims are being removed
+	active                    // to be tried, by priority, then by age
+	waiting                   // in back-off
+	unschedulable             // no node fits; waits for a change that may help
+	away                      // popped: being bound, or its victims are being deleted
 )
 
-// item is a pod that has no node yet.
+// item is a pod without a node.
 type item struct {
 	pod      *placement.Pod
 	area     area
-	queued   time.Time          // since when it waits for this attempt
-	attempts int                // decisions that found no node
-	errors   int                // errors in a row; they have their own back-off
+	queued   time.Time          // start of the wait for this attempt
+	attempts int                // decisions without a fitting node
+	errors   int                // consecutive errors, which have their own back-off
 	refused  []placement.Filter // by the last decision
-	stirred  bool               // while away, something changed that could help
+	stirred  bool               // while away, there was a change that may help
 
-	order uint64 // of arrival, to tell equals apart
+	order uint64 // order of arrival, which decides between equal pods
 	index int    // in the heap of active or eager items
 }
 
-// queue holds the pods that have no node. It has no lock and no timer: the loop owns it.
+// queue holds the pods without a node. It has no lock and no timer: the loop owns it.
 type queue struct {
 	items  map[types.UID]*item
 	active ranking
 	eager  ranking                 // those that back off after finding no node, to be tried when nothing else is
 	parked map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
-	wait   delayq.Queue[types.UID] // expiry of back-off
+	wait   delayq.Queue[types.UID] // end of the back-off
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
 	n      uint64
 }
@@ -94,7 +94,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 	}
 }
 
-// Remove forgets a pod.
+// Remove removes a pod.
 func (q *queue) Remove(uid types.UID) {
 	if it, ok := q.items[uid]; ok {
 		q.leave(it)
@@ -102,8 +102,8 @@ func (q *queue) Remove(uid types.UID) {
 	}
 }
 
-// Pop takes the pod to try next: the most important active one, else one that
-// backs off after finding no node, for then there is time to spare (L2.4).
+// Pop returns the next pod to try: the first active one, otherwise one that is in back-off because
+// no node fitted, since the scheduler is idle (L2.4).
 func (q *queue) Pop() *item {
 	if len(q.active) > 0 {
 		it := heap.Pop(&q.active).(*item)
@@ -127,8 +127,8 @@ func (q *queue) Watch(it *item, refused []placement.Filter) {
 	}
 }
 
-// Park puts a popped pod aside until something changes that concerns the filters
-// that refused it; no filters means any change.
+// Park sets a popped pod aside until a change concerns the filters that rejected it; no filters
+// means any change.
 func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 	if q.items[it.pod.Object.UID] != it {
 		return // deleted meanwhile
@@ -144,7 +144,7 @@ func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 	q.flush.Set(it.pod.Object.UID, now.Add(maxUnschedulable))
 }
 
-// Fail puts a popped pod aside after an error that trying again may cure.
+// Fail sets a popped pod aside after an error that a retry may resolve.
 func (q *queue) Fail(it *item, now time.Time) {
 	if q.items[it.pod.Object.UID] != it {
 		return
@@ -181,7 +181,7 @@ func (q *queue) Retry(it *item, now time.Time) {
 	}
 }
 
-// Expire moves the pods whose time is up.
+// Expire moves the pods whose time is over.
 func (q *queue) Expire(now time.Time) {
 	for uid, ok := q.wait.Due(now); ok; uid, ok = q.wait.Due(now) {
 		q.activate(q.items[uid], now)
@@ -191,7 +191,7 @@ func (q *queue) Expire(now time.Time) {
 	}
 }
 
-// Next is when Expire has something to do; zero when never.
+// Next is the next time for Expire; zero if there is none.
 func (q *queue) Next() time.Time {
 	next, _ := q.wait.Next()
 	if flush, ok := q.flush.Next(); ok && (next.IsZero() || flush.Before(next)) {
@@ -200,7 +200,7 @@ func (q *queue) Next() time.Time {
 	return next
 }
 
-// backOff makes the pod wait, counted from when it was last tried.
+// backOff starts the back-off of the pod, counted from its last attempt.
 func (q *queue) backOff(it *item, now time.Time) {
 	n := it.attempts
 	if it.errors > 0 {
@@ -232,7 +232,7 @@ func (q *queue) activate(it *item, now time.Time) {
 	heap.Push(&q.active, it)
 }
 
-// leave takes the pod out of the structure of its area.
+// leave removes the pod from the structure of its area.
 func (q *queue) leave(it *item) {
 	switch it.area {
 	case active:
@@ -250,7 +250,7 @@ func (q *queue) leave(it *item) {
 	it.area = away
 }
 
-// before orders pods to try: priority, then age (L2.2).
+// before orders pods: priority, then age (L2.2).
 func before(a, b *item) bool {
 	if a.pod.Priority != b.pod.Priority {
 		return a.pod.Priority > b.pod.Priority

@@ -30,7 +30,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 		return
 	}
 	s.queue.Watch(it, d.Filters())
-	// Someone could leave. Disruption budgets decide who, and are asked for only now.
+	// Preemption may help. It depends on disruption budgets, which are read only now.
 	s.calls.Do(it.pod.Object.UID, func() {
 		budgets, err := s.budgets(ctx)
 		s.box.post(func() {
@@ -43,7 +43,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 	})
 }
 
-// budgets lists all disruption budgets; an API that doesn't serve them has none.
+// budgets lists all disruption budgets; none if the API does not serve them.
 func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudget, error) {
 	list, err := s.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
@@ -59,8 +59,8 @@ func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudge
 	return budgets, nil
 }
 
-// assume counts the pod on its node at once, so that the next decision sees it
-// there, and binds it in the background.
+// assume counts the pod on its node at once, so that the next decision includes it, and binds it in
+// the background.
 func (s *Scheduler) assume(ctx context.Context, it *item, node string, began time.Time) {
 	pod := it.pod.Object
 	s.stir(s.cluster.SetPod(it.pod, node))
@@ -78,8 +78,8 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 	})
 }
 
-// bindingEnded takes the answer to a binding. A success needs nothing more: the
-// watch shows it. A failure gives the room on the node back.
+// bindingEnded handles the result of a binding. After a success, the watch shows the pod on its
+// node. After a failure, the resources on the node are released.
 func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err error) {
 	pod := it.pod.Object
 	if err == nil {
@@ -87,7 +87,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 		return
 	}
 	if s.assumed[pod.UID] != it {
-		return // deleted, or seen on a node, meanwhile
+		return // deleted, or observed on a node, meanwhile
 	}
 	delete(s.assumed, pod.UID)
 	s.stir(s.cluster.RemovePod(pod.UID))
@@ -98,7 +98,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 	s.failed(ctx, it, fmt.Errorf("bind pod to node %q: %w", node, err))
 }
 
-// failed reports an error of ours or of the API, and tries again after a while.
+// failed reports an internal or API error, and retries later.
 func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 	if ctx.Err() != nil || s.queue.items[it.pod.Object.UID] != it {
 		return // stopping, or deleted meanwhile

@@ -28,18 +28,19 @@ import (
 	"carob/internal/core/placement"
 )
 
-// Name is the schedulerName of the pods this scheduler is for, and its name in events (L2.1, L2.42).
+// Name is the schedulerName of the pods that this scheduler is responsible for, and its name in
+// events (L2.1, L2.42).
 const Name = corev1.DefaultSchedulerName
 
-// maxCalls bounds the API calls in flight; a burst of pods is bound in parallel.
+// maxCalls limits the API calls in flight; pods of a burst are bound in parallel.
 const maxCalls = 64
 
-// Options are what may be left out.
+// Options are optional settings.
 type Options struct {
-	Journal journal.Recorder // scheduling attempts; nil keeps none
+	Journal journal.Recorder // records scheduling attempts; nil records none
 }
 
-// Scheduler drives placement. Make it with New and Run it once.
+// Scheduler drives placement. Create it with New and call Run once.
 type Scheduler struct {
 	client  kubernetes.Interface
 	journal journal.Recorder
@@ -48,22 +49,22 @@ type Scheduler struct {
 
 	events   events.EventBroadcaster
 	recorder events.EventRecorder
-	synced   chan struct{} // closed when all watches delivered their first list
+	synced   chan struct{} // closed when all watches have delivered their first list
 
 	// Owned by the loop.
 	cluster *placement.Cluster
 	queue   *queue
-	bound   map[types.UID]string         // pods that have a node by the API's word
-	skipped map[types.UID]bool           // deleted before they had a node; told
-	assumed map[types.UID]*item          // decided, binding not yet seen
+	bound   map[types.UID]string         // scheduled pods, as the API shows them
+	skipped map[types.UID]bool           // deleted before they were scheduled; event recorded
+	assumed map[types.UID]*item          // scheduled, binding not observed yet
 	nodes   map[string]*corev1.Node      // newest version of each
 	spaces  map[string]*corev1.Namespace // likewise
 	owners  map[placement.Owner]bool     // objects that select pods
 	missing map[string]bool              // kinds that did not deliver a first list
-	start   int                          // where the next decision starts looking
+	start   int                          // where the next decision starts
 }
 
-// New returns a scheduler that talks to the API of cfg. Its client-side rate limit is lifted.
+// New returns a scheduler that uses the API of cfg, without a client-side rate limit.
 func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1
@@ -74,12 +75,12 @@ func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 	rest.AddUserAgent(c, "carob-scheduler")
 	client, err := kubernetes.NewForConfig(c)
 	if err != nil {
-		return nil, fmt.Errorf("scheduler: make API client: %w", err)
+		return nil, fmt.Errorf("scheduler: create API client: %w", err)
 	}
 	return NewForClient(client, o), nil
 }
 
-// NewForClient is New for a client that is there already.
+// NewForClient is New with an existing client.
 func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 	s := &Scheduler{
 		client:  client,
@@ -105,10 +106,10 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 	return s
 }
 
-// Synced is closed once the scheduler knows all pods and nodes and places pods.
+// Synced is closed when the scheduler knows all pods and nodes and starts to schedule.
 func (s *Scheduler) Synced() <-chan struct{} { return s.synced }
 
-// Run schedules pods until ctx ends; then it finishes the calls in flight and returns nil.
+// Run schedules pods until ctx is done; then it finishes the calls in flight and returns nil.
 func (s *Scheduler) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("scheduler"))
 	if err := s.events.StartRecordingToSinkWithContext(ctx); err != nil {

@@ -18,7 +18,7 @@ import (
 	"carob/internal/core/placement"
 )
 
-// running selects the pods that hold or want a node.
+// running selects pods that are not terminated.
 var running = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
@@ -117,7 +117,7 @@ func (s *Scheduler) ownerGone(o placement.Owner) {
 	s.stir(s.cluster.RemoveOwner(o))
 }
 
-// nodeSeen takes a new or changed node.
+// nodeSeen handles a new or changed node.
 func (s *Scheduler) nodeSeen(n *corev1.Node) {
 	s.nodes[n.Name] = n
 	s.stir(s.cluster.SetNode(n))
@@ -138,7 +138,7 @@ func (s *Scheduler) namespaceGone(n *corev1.Namespace) {
 	s.stir(s.cluster.RemoveNamespace(n.Name))
 }
 
-// podSeen takes a new or changed pod.
+// podSeen handles a new or changed pod.
 func (s *Scheduler) podSeen(p *placement.Pod) {
 	pod := p.Object
 	uid := pod.UID
@@ -153,11 +153,11 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 		s.bound[uid] = pod.Spec.NodeName
 		s.stir(reserved)
 	case s.assumed[uid] != nil:
-		// Its binding is on the way; a deletion ends in podGone.
+		// Its binding is in flight; a deletion ends in podGone.
 	case pod.Spec.SchedulerName != Name && pod.Spec.SchedulerName != "":
 		s.queue.Remove(uid)
 		s.stir(s.cluster.Denominate(uid))
-	case pod.DeletionTimestamp != nil: // and finalizers keep it
+	case pod.DeletionTimestamp != nil: // and kept by finalizers
 		if !s.skipped[uid] && len(pod.Spec.SchedulingGates) == 0 {
 			s.skipped[uid] = true
 			s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
@@ -183,7 +183,7 @@ func (s *Scheduler) follow(p *placement.Pod) {
 	}
 }
 
-// podGone takes the end of a pod: deleted, or its containers finished for good.
+// podGone handles the end of a pod: deleted, or terminated.
 func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.queue.Remove(pod.UID)
 	delete(s.assumed, pod.UID)
@@ -200,7 +200,7 @@ func (s *Scheduler) stir(e placement.Event) {
 	}
 }
 
-// A full list replaces what was known: whatever it lacks is gone.
+// A full list replaces all objects: those that it lacks are gone.
 
 func (s *Scheduler) allNodes(list []*corev1.Node) {
 	listed := map[string]bool{}
@@ -277,7 +277,7 @@ func preparePod(pod *corev1.Pod) *placement.Pod {
 	return p
 }
 
-// slimPod drops what no decision and no event reads, which is most of a pod.
+// slimPod removes the fields that no decision and no event uses, which is most of a pod.
 func slimPod(pod *corev1.Pod) {
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
