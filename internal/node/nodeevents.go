@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/node/object"
 	"carob/internal/node/oom"
@@ -108,5 +109,5 @@ func updateEvent(old, pod *corev1.Pod) (podlife.Event, bool) {
 	if err != nil || len(missing) == 0 {
 		return podlife.Event{}, false
 	}
-	return podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedNodeDeclaredFeaturesCheck", Message: missingFeatures(missing)}, true
+	return podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedNodeDeclaredFeaturesCheck", Message: placement.MissingFeatures(missing)}, true
 }

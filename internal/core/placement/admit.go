@@ -8,16 +8,6 @@ import (
 	"carob/internal/core/resources"
 )
 
-// AdmitOnNode decides whether the node agent may run the pod beside the pods it
-// already counts; nil means yes (L3.20–L3.26, L3.37). The object of a node that
-// can't be read is nil (L3.27). goos is the machine's operating system.
-func AdmitOnNode(pod *corev1.Pod, node *corev1.Node, pods []*corev1.Pod, goos string) *Rejection {
-	if node == nil {
-		return &Rejection{Reason: "InvalidNodeInfo", Message: "Kubelet cannot get node info."}
-	}
-	return NewNode(node, pods).Admit(Prepare(pod), goos)
-}
-
 // Rejection is why a node agent refuses a pod (L3.12).
 type Rejection struct {
 	Reason  string
@@ -25,7 +15,8 @@ type Rejection struct {
 	Short   []resources.Shortage // what is missing, when that is the only reason: evicting others can help a critical pod (L3.40)
 }
 
-// Admit is AdmitOnNode on a node whose pods are counted already.
+// Admit decides whether the node agent may run the pod beside the pods that are counted;
+// nil means yes (L3.20–L3.26, L3.37). goos is the machine's operating system.
 func (n *Node) Admit(p *Pod, goos string) *Rejection {
 	pod, node := p.Object, n.Object
 	if want, ok := pod.Labels[corev1.LabelOSStable]; ok && want != goos { // L3.24

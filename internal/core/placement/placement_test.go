@@ -315,7 +315,7 @@ func TestPreemptionWaitsForVictims(t *testing.T) { // L2.40
 	}
 }
 
-func TestAdmitOnNode(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
+func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 	node := makeNode("n1", "1", "1Gi", allocatable("example.com/gpu", "1"), taint("gone", corev1.TaintEffectNoExecute), taint("full", corev1.TaintEffectNoSchedule))
 	others := []*corev1.Pod{makePod("a", requests("cpu", "600m"), hostPort(80, ""), requests("example.com/gpu", "1"))}
 	ok := tolerates("gone", "")
@@ -343,7 +343,7 @@ func TestAdmitOnNode(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 			"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node",
 		},
 	} {
-		got := AdmitOnNode(test.pod, node, others, "linux")
+		got := NewNode(node, others).Admit(Prepare(test.pod), "linux")
 		if got == nil {
 			got = &Rejection{}
 		}
@@ -351,12 +351,9 @@ func TestAdmitOnNode(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 			t.Errorf("%s: %s %q, want %s %q", name, got.Reason, got.Message, test.reason, test.message)
 		}
 	}
-	if got := AdmitOnNode(makePod("p"), nil, nil, "linux"); got == nil || got.Reason != "InvalidNodeInfo" {
-		t.Errorf("unknown node: %v", got)
-	}
 	full := makeNode("n1", "1", "1Gi", allocatable("pods", "1"))
 	want := "Node didn't have enough resource: pods, requested: 1, used: 1, capacity: 1"
-	if got := AdmitOnNode(makePod("p"), full, []*corev1.Pod{makePod("a")}, "linux"); got == nil || got.Reason != "OutOfpods" || got.Message != want {
+	if got := NewNode(full, []*corev1.Pod{makePod("a")}).Admit(Prepare(makePod("p")), "linux"); got == nil || got.Reason != "OutOfpods" || got.Message != want {
 		t.Errorf("full node: %v", got)
 	}
 }

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,4 +52,13 @@ func classRank(pod *corev1.Pod) int {
 	default:
 		return 2
 	}
+}
+
+// CheckMemoryLimit refuses a limit below what a container uses, both in bytes: the kernel
+// would kill it (L3.125).
+func CheckMemoryLimit(container string, limit, used int64) error {
+	if limit <= 0 || used <= limit {
+		return nil
+	}
+	return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", container, limit, used)
 }

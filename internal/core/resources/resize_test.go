@@ -40,3 +40,22 @@ func TestCompareResizes(t *testing.T) {
 		}
 	}
 }
+
+// L3.125
+func TestCheckMemoryLimit(t *testing.T) {
+	for _, tc := range []struct {
+		limit, used int64
+		want        string
+	}{
+		{0, 100, ""}, {100, 99, ""}, {100, 100, ""},
+		{99, 100, `cannot decrease memory limits: attempting to set container "c" memory limit (99) below current usage (100)`},
+	} {
+		got := ""
+		if err := CheckMemoryLimit("c", tc.limit, tc.used); err != nil {
+			got = err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("%d of %d: %q", tc.used, tc.limit, got)
+		}
+	}
+}

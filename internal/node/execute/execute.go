@@ -24,6 +24,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
 	"carob/internal/node/hook"
 	"carob/internal/node/pods"
 	"carob/internal/node/probe"
@@ -306,9 +307,11 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 	linux := spec.ContainerResources(pod, &sized, e.cfg.Node())
 	if limit := linux.GetMemoryLimitInBytes(); limit > 0 {
 		stats, err := e.cfg.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: a.ContainerID})
-		if used := int64(stats.GetStats().GetMemory().GetUsageBytes().GetValue()); err == nil && used > limit { // L3.125
-			return &podlife.Failure{Reason: "ResizePodInPlaceError", Message: fmt.Sprintf(
-				"cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", c.Name, limit, used)}
+		if err == nil {
+			used := int64(stats.GetStats().GetMemory().GetUsageBytes().GetValue())
+			if err := resources.CheckMemoryLimit(c.Name, limit, used); err != nil {
+				return failure("ResizePodInPlaceError", err)
+			}
 		}
 	}
 	_, err := e.cfg.Runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{
