@@ -129,7 +129,9 @@ func (s *Server) install() error {
 	}
 	s.groups = newGroupList(s.generic.Serializer)
 	s.generic.Handler.NonGoRestfulMux.NotFoundHandler(http.NotFoundHandler())
-	s.extend(c)
+	if err := s.extend(c); err != nil {
+		return err
+	}
 	groups, err := s.storagesByGroup(reader)
 	if err != nil {
 		return err

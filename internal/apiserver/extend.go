@@ -3,9 +3,11 @@ package apiserver
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -27,6 +29,7 @@ import (
 	"carob/internal/apiserver/endpoints"
 	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/storage"
+	"carob/internal/apiserver/usage"
 	"carob/internal/apiserver/webhooks"
 	"carob/internal/kinds/admissionregistration"
 	"carob/internal/kinds/apiextensions"
@@ -43,6 +46,7 @@ type extensions struct {
 	crds                 *crds.Server
 	flow                 *flow.Dispatcher
 	foreign              *aggregation.Server
+	usage                *usage.Server
 }
 
 // ownClient is the client configuration of the extensions' controllers and
@@ -119,7 +123,7 @@ func (s *Server) extensionKinds() []*registry.Resource {
 }
 
 // extend makes what serves the paths that no built-in group answers.
-func (s *Server) extend(c *genericapiserver.Config) {
+func (s *Server) extend(c *genericapiserver.Config) error {
 	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
 	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
@@ -127,9 +131,22 @@ func (s *Server) extend(c *genericapiserver.Config) {
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxBodyBytes: c.MaxRequestBodyBytes,
 	})
+	var err error
+	s.ext.usage, err = usage.New(usage.Config{
+		Reader: s.reader, Sampler: &usage.Sampler{Ask: s.askAgent()}, Authorizer: s.generic.Authorizer,
+		Groups: s.groups, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Next: s.ext.crds,
+	})
+	if err != nil {
+		return err
+	}
 	s.ext.foreign = aggregation.New(aggregation.Config{
 		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
-		Serializer: s.set.Codecs, Next: s.ext.crds,
+		Serializer: s.set.Codecs, Next: s.ext.usage,
+		Taken: func(group string, taken bool) {
+			if group == usage.Group {
+				s.ext.usage.GiveWay(taken)
+			}
+		},
 		FrontProxy: func() (*tls.Certificate, error) {
 			proxy, err := s.cfg.PKI.FrontProxy(time.Now())
 			if err != nil {
@@ -149,6 +166,32 @@ func (s *Server) extend(c *genericapiserver.Config) {
 		}
 		s.ext.foreign.ServeHTTP(w, r)
 	}))
+	return nil
+}
+
+// askAgent returns how the usage of nodes and pods is asked of node agents: through the
+// server's own proxy to them.
+func (s *Server) askAgent() func(ctx context.Context, node string) (*usage.Summary, error) {
+	client := sync.OnceValues(func() (restclient.Interface, error) {
+		c := s.ownClient()
+		c.NegotiatedSerializer, c.QPS = s.set.Codecs, -1
+		return restclient.UnversionedRESTClientFor(c)
+	})
+	return func(ctx context.Context, node string) (*usage.Summary, error) {
+		c, err := client()
+		if err != nil {
+			return nil, fmt.Errorf("make a client for node agents: %w", err)
+		}
+		text, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").DoRaw(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("ask the agent of node %s: %w", node, err)
+		}
+		var sum usage.Summary
+		if err := json.Unmarshal(text, &sum); err != nil {
+			return nil, fmt.Errorf("read what the agent of node %s measured: %w", node, err)
+		}
+		return &sum, nil
+	}
 }
 
 // wakeExtensions activates what has stored objects. It is called before the

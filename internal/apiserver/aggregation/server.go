@@ -34,6 +34,8 @@ type Config struct {
 	Aggregated aggregated.ResourceManager
 	Groups     Groups
 	Serializer runtime.NegotiatedSerializer
+	// Taken, unless nil, is told when foreign servers begin and cease to serve a group.
+	Taken func(group string, taken bool)
 	// Next answers what no foreign server does.
 	Next http.Handler
 }
@@ -120,9 +122,11 @@ func (s *Server) list(group string) {
 		if s.groups[group] != nil {
 			delete(s.groups, group)
 			s.cfg.Groups.RemoveGroup(group)
+			s.taken(group, false)
 		}
 		return
 	}
+	s.taken(group, true)
 	slices.SortFunc(found, func(a, b *remote) int {
 		if d := b.spec.VersionPriority - a.spec.VersionPriority; d != 0 {
 			return int(d)
@@ -135,6 +139,12 @@ func (s *Server) list(group string) {
 	doc.PreferredVersion = doc.Versions[0]
 	s.groups[group] = discovery.NewAPIGroupHandler(s.cfg.Serializer, doc)
 	s.cfg.Groups.AddGroup(doc, slices.MaxFunc(found, func(a, b *remote) int { return int(a.spec.GroupPriorityMinimum - b.spec.GroupPriorityMinimum) }).spec.GroupPriorityMinimum)
+}
+
+func (s *Server) taken(group string, taken bool) {
+	if s.cfg.Taken != nil {
+		s.cfg.Taken(group, taken)
+	}
 }
 
 // ServeHTTP answers below /apis.

@@ -21,6 +21,8 @@ func Builtin() Policy {
 			withLabel(aggregated("edit", []string{"edit"}, concat(editRules(), viewRules())...), "admin"),
 			withLabel(aggregated("view", []string{"view"}, viewRules()...), "edit"),
 			part("admin", adminRules()...), part("edit", editRules()...), part("view", viewRules()...),
+			// As metrics-server brings it: who may view may see what is used.
+			withLabel(withLabel(withLabel(clusterRole("system:aggregated-metrics-reader", rule(read, "metrics.k8s.io", "pods nodes")), "view"), "edit"), "admin"),
 			clusterRole("system:heapster", rule(read, "core", "events namespaces nodes pods"), rule(read, "extensions", "deployments")),
 			clusterRole("system:node", nodeRules()...),
 			clusterRole("system:node-problem-detector", rule("get", "core", "nodes"), rule("patch", "core", "nodes/status"), eventsRule),

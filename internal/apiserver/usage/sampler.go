@@ -1,0 +1,252 @@
+package usage
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Summary is what a node's agent measured, as far as it is needed here: the part of
+// /stats/summary with processor time and memory.
+type Summary struct {
+	Node Measured `json:"node"`
+	Pods []struct {
+		PodRef struct {
+			Namespace string    `json:"namespace"`
+			Name      string    `json:"name"`
+			UID       types.UID `json:"uid"`
+		} `json:"podRef"`
+		Containers []struct {
+			Name      string    `json:"name"`
+			StartTime time.Time `json:"startTime"`
+			Measured
+		} `json:"containers"`
+	} `json:"pods"`
+}
+
+// Measured are the figures of a node or a container.
+type Measured struct {
+	CPU *struct {
+		Time                 time.Time `json:"time"`
+		UsageCoreNanoSeconds *uint64   `json:"usageCoreNanoSeconds"`
+	} `json:"cpu"`
+	Memory *struct {
+		WorkingSetBytes *uint64 `json:"workingSetBytes"`
+	} `json:"memory"`
+}
+
+// The figures of a node are at most fresh old; a rate is taken over reach at least,
+// where there are figures that old, and never over more than memory. The first question
+// after a while waits for patience, to have two.
+const (
+	fresh    = 5 * time.Second
+	reach    = 10 * time.Second
+	memory   = 2 * time.Minute
+	patience = time.Second
+	// youngest is how long a container has to run: its start is no usage to go by.
+	youngest = 2 * time.Second
+)
+
+// point is what was measured of one node or container at a time.
+type point struct {
+	at      time.Time
+	started time.Time // of a container
+	cpu     uint64    // nanoseconds of processor time since the start
+	memory  uint64    // working set, bytes
+}
+
+// Rate is an average usage over a window.
+type Rate struct {
+	At     time.Time
+	Window time.Duration
+	CPU    uint64 // billionths of a core
+	Memory uint64 // bytes
+}
+
+// container names a container over the time of its pod.
+type container struct {
+	pod  types.UID
+	name string
+}
+
+// shot is what a node measured at one time.
+type shot struct {
+	at         time.Time
+	node       *point
+	containers map[container]point
+}
+
+// Sampler turns the counters of node agents into rates. It asks when it is asked, and
+// keeps what it needs to answer the next question: nothing runs while nobody asks.
+type Sampler struct {
+	// Ask gets the summary of a node.
+	Ask func(ctx context.Context, node string) (*Summary, error)
+
+	mu    sync.Mutex
+	nodes map[string]*sampled
+}
+
+// sampled is one node; the lock is held over a question to its agent, so that questions
+// that come together cost one.
+type sampled struct {
+	room  chan struct{} // has a value while nobody asks
+	shots []shot        // oldest first
+}
+
+// Rates are the usage of a node and its containers.
+type Rates struct {
+	Node       *Rate
+	containers map[container]Rate
+}
+
+// Container returns the usage of a container.
+func (r *Rates) Container(pod types.UID, name string) (Rate, bool) {
+	got, ok := r.containers[container{pod, name}]
+	return got, ok
+}
+
+// Rates returns the usage of a node and its containers now.
+func (s *Sampler) Rates(ctx context.Context, node string) (*Rates, error) {
+	n := s.node(node)
+	select {
+	case <-n.room:
+		defer func() { n.room <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := s.refresh(ctx, node, n); err != nil {
+		return nil, err
+	}
+	if len(n.shots) < 2 {
+		wait := time.NewTimer(patience)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if err := s.take(ctx, node, n); err != nil {
+			return nil, err
+		}
+	}
+	last := &n.shots[len(n.shots)-1]
+	return between(base(n.shots), last), nil
+}
+
+func (s *Sampler) node(name string) *sampled {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes == nil {
+		s.nodes = map[string]*sampled{}
+	}
+	n := s.nodes[name]
+	if n == nil {
+		n = &sampled{room: make(chan struct{}, 1)}
+		n.room <- struct{}{}
+		s.nodes[name] = n
+	}
+	return n
+}
+
+// Keep forgets the nodes that are not among these.
+func (s *Sampler) Keep(nodes map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.nodes {
+		if !nodes[name] {
+			delete(s.nodes, name)
+		}
+	}
+}
+
+// refresh forgets what is too old, and asks the agent when there is nothing fresh.
+func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
+	now := time.Now()
+	for len(n.shots) > 0 && now.Sub(n.shots[0].at) > memory {
+		n.shots = n.shots[1:]
+	}
+	if k := len(n.shots); k > 1 && now.Sub(n.shots[k-1].at) < fresh {
+		return nil
+	}
+	return s.take(ctx, name, n)
+}
+
+// take asks the agent.
+func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
+	at := time.Now()
+	sum, err := s.Ask(ctx, name)
+	if err != nil {
+		return err
+	}
+	next := shot{at: at, containers: map[container]point{}}
+	if p, ok := sum.Node.point(time.Time{}); ok {
+		next.node = &p
+	}
+	for i := range sum.Pods {
+		for j := range sum.Pods[i].Containers {
+			c := &sum.Pods[i].Containers[j]
+			if p, ok := c.point(c.StartTime); ok {
+				next.containers[container{sum.Pods[i].PodRef.UID, c.Name}] = p
+			}
+		}
+	}
+	n.shots = append(n.shots, next)
+	// One that is old enough to reach back to is enough.
+	for len(n.shots) > 2 && at.Sub(n.shots[1].at) >= reach+fresh {
+		n.shots = n.shots[1:]
+	}
+	return nil
+}
+
+func (m *Measured) point(started time.Time) (point, bool) {
+	if m.CPU == nil || m.CPU.UsageCoreNanoSeconds == nil || m.Memory == nil || m.Memory.WorkingSetBytes == nil {
+		return point{}, false
+	}
+	return point{at: m.CPU.Time, started: started, cpu: *m.CPU.UsageCoreNanoSeconds, memory: *m.Memory.WorkingSetBytes}, true
+}
+
+// base returns the shot with which the last is compared: the newest that is long
+// enough ago, or else the oldest.
+func base(shots []shot) *shot {
+	last := shots[len(shots)-1].at
+	best := 0
+	for i := range shots[:len(shots)-1] {
+		if last.Sub(shots[i].at) >= reach {
+			best = i
+		}
+	}
+	return &shots[best]
+}
+
+func between(from, to *shot) *Rates {
+	out := &Rates{containers: make(map[container]Rate, len(to.containers))}
+	if from.node != nil && to.node != nil {
+		if r, ok := rate(*from.node, *to.node); ok {
+			out.Node = &r
+		}
+	}
+	for name, p := range to.containers {
+		before, there := from.containers[name]
+		if !there || !before.started.Equal(p.started) {
+			// It has started since, and began at nothing.
+			before = point{at: p.started, started: p.started}
+			if p.at.Sub(p.started) < youngest {
+				continue
+			}
+		}
+		if r, ok := rate(before, p); ok {
+			out.containers[name] = r
+		}
+	}
+	return out
+}
+
+func rate(from, to point) (Rate, bool) {
+	window := to.at.Sub(from.at)
+	if window <= 0 || to.cpu < from.cpu {
+		return Rate{}, false // a counter that began anew
+	}
+	return Rate{At: to.at, Window: window, CPU: uint64(float64(to.cpu-from.cpu) / window.Seconds()), Memory: to.memory}, true
+}
