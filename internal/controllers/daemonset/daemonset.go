@@ -84,19 +84,24 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// nodeChanged wakes the sets that a node concerns (W4.4). That a node is gone shows by its pods.
+// nodeChanged wakes the sets that a node concerns (W4.4); when it goes, those that wanted a pod there, for one that was
+// just made for it will never be bound (W4.40).
 func (c *Controller) nodeChanged(before, after metav1.Object) {
-	node, ok := after.(*corev1.Node)
-	if !ok {
+	node, there := after.(*corev1.Node)
+	if !there {
+		gone, ok := before.(*corev1.Node)
+		if !ok {
+			return
+		}
+		node = gone
+	}
+	if old, ok := before.(*corev1.Node); ok && there && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		return
 	}
-	if old, ok := before.(*corev1.Node); ok && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
-		return
-	}
-	there := map[types.UID]bool{} // sets that have a pod on the node
+	sets := map[types.UID]bool{} // that have a pod on the node
 	for _, p := range source.OnNode(c.Pods, node.Name) {
 		if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
-			there[ref.UID] = true
+			sets[ref.UID] = true
 		}
 	}
 	for _, obj := range c.Sets.Objects().List() {
@@ -105,7 +110,7 @@ func (c *Controller) nodeChanged(before, after metav1.Object) {
 			continue
 		}
 		run, stay := daemonset.NewEligible(set).Of(node)
-		if has := there[set.UID]; run && !has || has && (!stay || set.Status.NumberMisscheduled > 0) {
+		if has := sets[set.UID]; run && (!has || !there) || has && (!stay || set.Status.NumberMisscheduled > 0) {
 			c.Add(set.Namespace + "/" + set.Name)
 		}
 	}
@@ -182,6 +187,9 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 		return 0, err
 	}
 	hash, old, err := t.revise(ctx, selector, pods)
+	if errors.Is(err, errRelabelled) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, fmt.Errorf("failed to construct revisions of DaemonSet: %w", err)
 	}

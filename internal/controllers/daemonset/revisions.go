@@ -3,6 +3,7 @@ package daemonset
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,7 +21,7 @@ import (
 )
 
 // revise stores the revision of the set's template if need be, and returns its hash and the older revisions (W4.60a,
-// W4.60b).
+// W4.60b). It changes pods that carry the hash of a duplicate.
 func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string, old []*appsv1.ControllerRevision, err error) {
 	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
@@ -59,11 +60,17 @@ func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*core
 	if err := t.forget(ctx, r.Duplicates); err != nil {
 		return "", nil, err
 	}
+	if len(r.Relabel) > 0 {
+		return "", nil, errRelabelled
+	}
 	if r.Raise != 0 {
 		err = t.change(ctx, r.Current, func(x *appsv1.ControllerRevision) { x.Revision = r.Raise })
 	}
 	return hash, r.Old, err
 }
+
+// errRelabelled says that the pods at hand are not what they are now: another look comes when the watch shows them.
+var errRelabelled = errors.New("pods were relabelled")
 
 // change stores a change of a revision, read anew: another change may have been made in this turn.
 func (t turn) change(ctx context.Context, r *appsv1.ControllerRevision, f func(*appsv1.ControllerRevision)) error {

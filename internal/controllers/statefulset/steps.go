@@ -70,6 +70,11 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	if err != nil && !children.Stale(err) {
 		t.tell("Delete", pod, err)
+		// Some errors do not say whether it happened; if so, nothing else goes before the watch shows it.
+		if live, e := t.keeper.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); apierrors.IsNotFound(e) ||
+			e == nil && (live.UID != pod.UID || live.DeletionTimestamp != nil) {
+			t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
+		}
 		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 	}
 	t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
