@@ -5,10 +5,7 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // undriven are the kinds that the API stores and no part of carob acts on, with what
 // that means for who makes one. A kind goes from here when its controller is there.
 func undriven() map[schema.GroupResource]string {
-	const (
-		noPods = "carob has no controller for it yet: it is stored, no pods are made of it"
-		where  = " (see docs/differences.md)"
-	)
+	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
 		{Resource: "services"}:                                         "carob has no service network yet: it gets its addresses, but nothing answers there",
 		{Resource: "persistentvolumeclaims"}:                           "carob has no volume controller yet: it is stored, and stays Pending",
@@ -17,14 +14,6 @@ func undriven() map[schema.GroupResource]string {
 		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:   "carob has no autoscaler yet: it is stored, nothing is scaled",
 		{Group: "resource.k8s.io", Resource: "resourceclaims"}:         "carob does not allocate devices yet: it is stored, and stays pending",
 		{Group: "resource.k8s.io", Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
-	}
-	for group, resources := range map[string][]string{
-		"":     {"replicationcontrollers"},
-		"apps": {"deployments", "replicasets"},
-	} {
-		for _, r := range resources {
-			kinds[schema.GroupResource{Group: group, Resource: r}] = noPods
-		}
 	}
 	for kind := range kinds {
 		kinds[kind] += where

@@ -24,6 +24,7 @@ import (
 	"carob/internal/controllers/certificates"
 	"carob/internal/controllers/cronjob"
 	"carob/internal/controllers/daemonset"
+	"carob/internal/controllers/deployment"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
@@ -33,6 +34,7 @@ import (
 	"carob/internal/controllers/podgc"
 	"carob/internal/controllers/protection"
 	"carob/internal/controllers/quota"
+	"carob/internal/controllers/replicaset"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/servicecidr"
@@ -129,10 +131,11 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	statefulSets, daemonSets := source.StatefulSets(watcher), source.DaemonSets(watcher)
 	revisions, claims := source.Revisions(watcher), source.VolumeClaims(watcher)
 	jobs, cronJobs := source.Jobs(watcher), source.CronJobs(watcher)
+	deployments, sets, replicationControllers := source.Deployments(watcher), source.ReplicaSets(watcher), source.ReplicationControllers(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
-			statefulSets, daemonSets, revisions, claims, jobs, cronJobs},
+			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, deployments, sets, replicationControllers},
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
@@ -178,6 +181,15 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"ttl-after-finished-controller", func(c Clients) (controller, error) {
 			return ttlafterfinished.New(c.Kubernetes, jobs)
+		}},
+		{"replicaset-controller", func(c Clients) (controller, error) {
+			return replicaset.New(c.Kubernetes, m.recorder("replicaset-controller"), sets, pods)
+		}},
+		{"replication-controller", func(c Clients) (controller, error) {
+			return replicaset.NewForReplicationControllers(c.Kubernetes, m.recorder("replication-controller"), replicationControllers, pods)
+		}},
+		{"deployment-controller", func(c Clients) (controller, error) {
+			return deployment.New(c.Kubernetes, m.recorder("deployment-controller"), deployments, sets, pods)
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

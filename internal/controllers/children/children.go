@@ -12,14 +12,16 @@
 //  5. does what the plan says (Keeper.CreatePods, Keeper.DeletePods …),
 //  6. stores the status, and returns when to look again.
 //
-// A conflict (Stale) is no error: something newer is stored, and the watch that tells of
-// it wakes the key. Any other error is returned to the loop, which waits longer each time.
+// A conflict is no error where something newer is stored (Keeper.Behind): the key is
+// woken when the watch shows it. Any other error is returned to the loop, which waits
+// longer each time.
 package children
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,8 +57,30 @@ type Owner struct {
 }
 
 // Stale reports whether a write failed because something newer is stored than what it
-// was planned on. It is on its way to us, and wakes the key.
+// was planned on. Behind says whether that is really so.
 func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// Behind takes the error of a write to an object that was planned as a watch showed it.
+// It returns nil when something newer is stored: the key is then woken when the watch
+// shows that. Else it returns the error, and the loop waits: a webhook or a quota may
+// answer with a conflict, too. live reads the object from the API.
+func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planned metav1.Object, err error, live func(ctx context.Context) (metav1.Object, error)) error {
+	if !Stale(err) {
+		return err
+	}
+	stored, failed := live(ctx)
+	switch {
+	case apierrors.IsNotFound(failed), failed == nil && stored.GetUID() != planned.GetUID():
+		k.Fresh.Deleted(key, w, planned)
+	case failed != nil:
+		return fmt.Errorf("%w; then: %w", err, failed)
+	case stored.GetResourceVersion() == planned.GetResourceVersion():
+		return err
+	default:
+		k.Fresh.Wrote(key, w, stored)
+	}
+	return nil
+}
 
 // NamespaceEnds reports whether a create failed because its namespace is being deleted:
 // no event, no condition, and no other try (W0.40).
@@ -117,7 +141,7 @@ func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	// By its UID: a pod of the same name that came later is not meant.
 	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	switch {
-	case Stale(err):
+	case apierrors.IsNotFound(err):
 		k.Fresh.Deleted(o.Key, k.Pods, pod)
 		return nil
 	case err != nil:
@@ -199,35 +223,26 @@ func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload
 	return mine, errors.Join(errs...)
 }
 
+// kindOf is the kind of a child as errors name it.
 func kindOf(o metav1.Object) string {
-	switch o.(type) {
-	case *corev1.Pod:
-		return "Pod"
-	default:
-		return fmt.Sprintf("%T", o)
-	}
+	name := fmt.Sprintf("%T", o)
+	return name[strings.LastIndexByte(name, '.')+1:]
 }
 
-// OnPods has wake called with the key of each owner that a change of a pod concerns
-// (W0.16): its controller before and after the change, and for one without controller
-// each owner that matches it. kind is the owners' kind.
-func OnPods(pods, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool, wake func(key string)) error {
-	return pods.OnChange(func(before, after metav1.Object) {
+// OnChildren has wake called with the key of each owner that a change of a child
+// concerns (W0.16): its controller before and after the change, and for one without
+// controller each owner that selects it. kind is the owners' kind.
+func OnChildren(children, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool, wake func(key string)) error {
+	return children.OnChange(func(before, after metav1.Object) {
 		old, now := controller(before), controller(after)
-		for _, ref := range []*metav1.OwnerReference{old, now} {
-			if ref == nil || ref.Kind != kind || ref == now && old != nil && old.UID == now.UID {
-				continue
-			}
-			o := before
-			if ref == now {
-				o = after
-			}
-			key := o.GetNamespace() + "/" + ref.Name
-			if owner := source.Get[metav1.Object](owners, key); owner != nil && owner.GetUID() == ref.UID {
-				wake(key)
-			}
+		if old != nil && (now == nil || old.UID != now.UID) {
+			wakeOwner(owners, kind, before.GetNamespace(), old, wake)
 		}
-		if after == nil || now != nil || before != nil && old == nil && labels.Equals(before.GetLabels(), after.GetLabels()) {
+		if now != nil {
+			wakeOwner(owners, kind, after.GetNamespace(), now, wake)
+			return
+		}
+		if after == nil || before != nil && old == nil && labels.Equals(before.GetLabels(), after.GetLabels()) {
 			return
 		}
 		for _, owner := range source.Namespaced[metav1.Object](owners, after.GetNamespace()) {
@@ -236,6 +251,16 @@ func OnPods(pods, owners *source.Watch, kind string, selects func(owner metav1.O
 			}
 		}
 	})
+}
+
+func wakeOwner(owners *source.Watch, kind, namespace string, ref *metav1.OwnerReference, wake func(key string)) {
+	if ref.Kind != kind {
+		return
+	}
+	key := namespace + "/" + ref.Name
+	if owner := source.Get[metav1.Object](owners, key); owner != nil && owner.GetUID() == ref.UID {
+		wake(key)
+	}
 }
 
 func controller(o metav1.Object) *metav1.OwnerReference {

@@ -60,7 +60,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 		return nil, fmt.Errorf("daemonset: %w", err)
 	}
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: w.Pods}
-	if err := children.OnPods(w.Pods, w.Sets, daemonset.Kind().Kind, selects, c.Add); err != nil {
+	if err := children.OnChildren(w.Pods, w.Sets, daemonset.Kind().Kind, selects, c.Add); err != nil {
 		return nil, fmt.Errorf("daemonset: watch pods: %w", err)
 	}
 	if err := loop.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {

@@ -68,7 +68,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *s
 	}
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: pods}
 	later := func(key string) { c.AddAfter(key, batch) }
-	if err := children.OnPods(pods, jobs, "Job", selects, later); err != nil {
+	if err := children.OnChildren(pods, jobs, "Job", selects, later); err != nil {
 		return nil, fmt.Errorf("job: watch pods: %w", err)
 	}
 	if err := pods.OnChange(c.podChanged); err != nil {

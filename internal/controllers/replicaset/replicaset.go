@@ -1,0 +1,177 @@
+// Package replicaset keeps as many pods running as replica sets and replication
+// controllers say. It drives core/workload/replicaset, one controller for each of the
+// two kinds. The controller manager runs it; it must never change an owner's spec.
+package replicaset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/replicaset"
+)
+
+// kind is one of the two kinds of owners.
+type kind interface {
+	gvk() schema.GroupVersionKind
+	// read reads an owner as a replica set.
+	read(owner metav1.Object) *appsv1.ReplicaSet
+	// live reads an owner from the API.
+	live(ctx context.Context, namespace, name string) (metav1.Object, error)
+	// store writes the status of an owner as the watch showed it.
+	store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object, error)
+	// countsEnding says whether the status says how many pods are ending (W1.21).
+	countsEnding() bool
+}
+
+// Controller keeps the pods of one kind of owners. Its key is an owner's namespace/name.
+type Controller struct {
+	*loop.Loop
+	kind         kind
+	keeper       *children.Keeper
+	owners, pods *source.Watch
+}
+
+// New returns the controller of replica sets; sets and pods are indexed
+// source.ByController and by namespace.
+func New(client kubernetes.Interface, events record.EventRecorder, sets, pods *source.Watch) (*Controller, error) {
+	return newController("replicaset", replicaSets{client}, client, events, sets, pods)
+}
+
+// NewForReplicationControllers returns the controller of replication controllers.
+func NewForReplicationControllers(client kubernetes.Interface, events record.EventRecorder, owners, pods *source.Watch) (*Controller, error) {
+	return newController("replicationcontroller", replicationControllers{client}, client, events, owners, pods)
+}
+
+func newController(name string, k kind, client kubernetes.Interface, events record.EventRecorder, owners, pods *source.Watch) (*Controller, error) {
+	c := &Controller{kind: k, owners: owners, pods: pods}
+	c.Loop = loop.New(name, 8, c.reconcile)
+	fresh, err := freshness.New(c.Add, owners, pods)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: pods}
+	if err := loop.OnChange(owners, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := children.OnChildren(pods, owners, k.gvk().Kind, c.selects, c.Add); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (c *Controller) selects(owner metav1.Object, l labels.Set) bool {
+	s, err := metav1.LabelSelectorAsSelector(c.kind.read(owner).Spec.Selector)
+	return err == nil && !s.Empty() && s.Matches(l)
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if !c.keeper.Fresh.Fresh(key) {
+		return 0, nil // woken when it is
+	}
+	object := source.Get[metav1.Object](c.owners, key)
+	if object == nil {
+		return 0, nil
+	}
+	set := c.kind.read(object)
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return 0, nil //nolint:nilerr // validation lets none in; a changed one wakes the key
+	}
+	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object), Key: key} //nolint:errcheck,forcetypeassert // every object is one
+	active, ending, err := c.claim(ctx, owner, selector)
+	if err != nil {
+		return 0, err
+	}
+	in := replicaset.Input{Set: set, Active: active, Burst: children.Burst, Now: time.Now()}
+	if c.kind.countsEnding() {
+		in.Ending = &ending
+	}
+	failure := c.act(ctx, owner, &in)
+	if children.NamespaceEnds(failure) {
+		failure = nil
+	}
+	status, changed, next := replicaset.Status(in, failure)
+	if changed {
+		stored, err := c.kind.store(ctx, object, status)
+		if err != nil {
+			err = c.keeper.Behind(ctx, key, c.owners, object, err, func(ctx context.Context) (metav1.Object, error) {
+				return c.kind.live(ctx, set.Namespace, set.Name)
+			})
+			if err != nil {
+				return 0, fmt.Errorf("update the status of %s %s: %w", c.kind.gvk().Kind, key, err)
+			}
+			return 0, failure
+		}
+		c.keeper.Fresh.Wrote(key, c.owners, stored)
+	}
+	if failure != nil || next.IsZero() {
+		return 0, failure
+	}
+	return max(time.Until(next), time.Millisecond), nil
+}
+
+// claim returns the active pods of an owner, adopted ones too, and how many are ending.
+func (c *Controller) claim(ctx context.Context, owner children.Owner, selector labels.Selector) (active []*corev1.Pod, ending int32, err error) {
+	var candidates []*corev1.Pod
+	for _, p := range source.Candidates[*corev1.Pod](c.pods, owner) {
+		switch {
+		case workload.Active(p):
+			candidates = append(candidates, p)
+		case workload.Terminating(p) && owner.Owns(p) && selector.Matches(labels.Set(p.Labels)):
+			ending++
+		}
+	}
+	active, err = children.Settle(ctx, c.keeper, owner, workload.Claim(owner, selector, candidates, nil),
+		c.keeper.PodChange(owner.GetNamespace(), func(ctx context.Context) (metav1.Object, error) {
+			return c.kind.live(ctx, owner.GetNamespace(), owner.GetName())
+		}))
+	return active, ending, err
+}
+
+// act does what the decision about the number of pods says.
+func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) error {
+	if int(replicaset.Wanted(in.Set)) < len(in.Active) {
+		in.Related = c.related(in.Set)
+	}
+	plan := replicaset.Decide(*in)
+	if len(plan.Delete) > 0 {
+		return c.keeper.DeletePods(ctx, owner, plan.Delete)
+	}
+	_, err := c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
+		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)
+	})
+	return err
+}
+
+// related counts the active pods of all replica sets with the same controller, by node (W0.53).
+func (c *Controller) related(set *appsv1.ReplicaSet) map[string]int {
+	sets := []types.UID{set.UID}
+	if top := metav1.GetControllerOfNoCopy(set); top != nil && c.kind.countsEnding() {
+		for _, s := range source.Controlled[*appsv1.ReplicaSet](c.owners, top.UID) {
+			if s.UID != set.UID {
+				sets = append(sets, s.UID)
+			}
+		}
+	}
+	var pods []*corev1.Pod
+	for _, uid := range sets {
+		pods = append(pods, source.Controlled[*corev1.Pod](c.pods, uid)...)
+	}
+	return workload.PodsOnNodes(pods)
+}
