@@ -1,13 +1,13 @@
-// Package scheduler gives pods their nodes. It watches the API, asks
-// core/placement and writes bindings, conditions and events; app runs it, and it
-// must never decide by itself which node is right.
+// Package scheduler assigns pods to nodes. It watches the API, calls core/placement, and writes
+// bindings, conditions, and events. app runs it; it must never decide by itself which node is right.
 //
-// Goroutines: one reflector each for pods, nodes, namespaces and the four kinds whose
-// pods are spread by default; the loop, which alone owns the cluster picture and the
-// queue; up to maxCalls API calls. What
-// the others know reaches the loop as closures through a mailbox, so a decision
-// sees everything that happened before it and takes no lock. Nothing ticks: the
-// loop sleeps until something is posted or a waiting pod's time is up.
+// Goroutines: one reflector each for pods, nodes, namespaces, and the four kinds whose pods are
+// spread by default; the loop, the sole owner of the cluster snapshot and the queue; at most maxCalls
+// API calls. The others send their results to the loop as closures through a mailbox, so a decision
+// sees everything that happened before it and takes no lock. There is no periodic work: the loop
+// sleeps until something is posted or the time of a waiting pod is over.
+//
+// Contract: section L2 of docs/spec/pod-lifecycle.md.
 package scheduler
 
 import (

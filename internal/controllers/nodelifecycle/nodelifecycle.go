@@ -40,6 +40,7 @@ type Controller struct {
 	mu      sync.Mutex
 	seen    map[string]time.Time              // last sign of life
 	ready   map[string]corev1.ConditionStatus // last verdict
+	unready map[string]bool                   // nodes that are not ready and have pods to mark
 	allDown bool                              // no node was ready at the last check
 }
 
@@ -47,7 +48,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods *source.Watch) (*Controller, error) {
 	c := &Controller{
 		client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
-		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{},
+		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, unready: map[string]bool{},
 	}
 	c.Loop = loop.New("nodelifecycle", 4, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
@@ -108,6 +109,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		c.mu.Lock()
 		delete(c.seen, name)
 		delete(c.ready, name)
+		delete(c.unready, name)
 		c.mu.Unlock()
 		return 0, nil
 	}
@@ -127,15 +129,26 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 			return 0, err
 		}
 	}
-	if out.Ready != corev1.ConditionTrue && out.Ready != "" && out.Ready != before {
+	changed := out.Ready != before
+	notReady := out.Ready != corev1.ConditionTrue && out.Ready != ""
+	if changed && notReady {
 		c.event(node, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", name)
-		if err := c.markPods(ctx, name); err != nil {
-			return 0, err
-		}
 	}
 	c.mu.Lock()
 	c.ready[name] = out.Ready
+	if changed {
+		c.unready[name] = notReady
+	}
+	mark := c.unready[name] // also after a failed attempt
 	c.mu.Unlock()
+	if mark {
+		if err := c.markPods(ctx, name); err != nil {
+			return 0, err
+		}
+		c.mu.Lock()
+		c.unready[name] = false
+		c.mu.Unlock()
+	}
 	if out.Wake.IsZero() {
 		return 0, nil
 	}

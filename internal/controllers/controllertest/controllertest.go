@@ -1,0 +1,95 @@
+// Package controllertest runs one controller against a fake API in virtual time (testing/synctest).
+// Only tests of controllers import it; it must never know what a controller does.
+package controllertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/source"
+)
+
+// Runner is a controller.
+type Runner interface{ Run(ctx context.Context) }
+
+// Run starts the watches and, when they have listed their objects, the controller. It returns when
+// the controller has nothing left to do at this moment. All of them end with the test.
+func Run(t *testing.T, c Runner, watches ...*source.Watch) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	for _, w := range watches {
+		running.Go(func() { w.Run(ctx) })
+	}
+	for _, w := range watches {
+		<-w.Synced()
+	}
+	running.Go(func() { c.Run(ctx) })
+	synctest.Wait()
+}
+
+// FailOnce makes the next request with this verb and resource, such as "update" and "pods/status",
+// fail with err.
+func FailOnce(client *fake.Clientset, verb, resource string, err error) {
+	failed := false // the fake client serializes its reactors
+	client.PrependReactor(verb, "*", func(a ktesting.Action) (bool, runtime.Object, error) {
+		r := a.GetResource().Resource
+		if s := a.GetSubresource(); s != "" {
+			r += "/" + s
+		}
+		if failed || r != resource {
+			return false, nil, nil
+		}
+		failed = true
+		return true, nil, err
+	})
+}
+
+// Writes returns the requests that change something as "VERB RESOURCE[/SUBRESOURCE]", in order, and
+// forgets them.
+func Writes(client *fake.Clientset) []string {
+	var out []string
+	for _, a := range client.Actions() {
+		if slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) {
+			continue
+		}
+		s := a.GetVerb() + " " + a.GetResource().Resource
+		if sub := a.GetSubresource(); sub != "" {
+			s += "/" + sub
+		}
+		out = append(out, s)
+	}
+	client.ClearActions()
+	return out
+}
+
+// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and forgets them.
+func Events(r *record.FakeRecorder) []string {
+	var out []string
+	for {
+		select {
+		case e := <-r.Events:
+			out = append(out, e)
+		default:
+			return out
+		}
+	}
+}
+
+// Equal fails the test unless two lists are the same.
+func Equal(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %s, want %s", what, fmt.Sprintf("%q", got), fmt.Sprintf("%q", want))
+	}
+}

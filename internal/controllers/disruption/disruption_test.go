@@ -1,0 +1,206 @@
+package disruption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/source"
+	"carob/internal/core/disruption"
+)
+
+// budget selects the pods with the label app=web.
+func budget(minAvailable string) *policyv1.PodDisruptionBudget {
+	value := intstr.Parse(minAvailable)
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "b", Generation: 1},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &value, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+	}
+}
+
+func pod(name string, ready corev1.ConditionStatus) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+	}
+}
+
+type world struct {
+	*testing.T
+	*fake.Clientset
+	events *record.FakeRecorder
+}
+
+// inWorld runs the controller; its inventory knows no kinds but that of config maps.
+func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, Clientset: fake.NewClientset(objects...), events: record.NewFakeRecorder(100)}
+		w.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"list", "watch", "delete"}},
+		}}}
+		scheme := metadatafake.NewTestScheme()
+		if err := metav1.AddMetaToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		inv := inventory.New(w.Discovery(), metadatafake.NewSimpleMetadataClient(scheme), 3*time.Second)
+		budgets, pods := source.Budgets(w), source.Pods(w)
+		c, err := New(w, w.events, inv, budgets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, both{c, inv}, budgets, pods)
+		test(w)
+	})
+}
+
+type both struct{ a, b controllertest.Runner }
+
+func (x both) Run(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { x.b.Run(ctx); close(done) }()
+	x.a.Run(ctx)
+	<-done
+}
+
+func (w *world) expect(what string, expected, healthy, desired, allowed int32) {
+	w.Helper()
+	synctest.Wait()
+	b, err := w.PolicyV1().PodDisruptionBudgets("ns").Get(context.Background(), "b", metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	got := [4]int32{b.Status.ExpectedPods, b.Status.CurrentHealthy, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed}
+	if want := [4]int32{expected, healthy, desired, allowed}; got != want {
+		w.Errorf("%s: expected, healthy, desired, allowed = %v, want %v", what, got, want)
+	}
+}
+
+// The status follows the pods that the budget selects.
+func TestStatusFollowsPods(t *testing.T) {
+	inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)}, func(w *world) {
+		w.expect("two ready pods", 2, 2, 1, 1)
+		if _, err := w.CoreV1().Pods("ns").UpdateStatus(t.Context(), pod("a", corev1.ConditionFalse), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("one of them ready", 2, 1, 1, 0)
+		if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("one pod", 1, 1, 1, 0)
+		other := pod("c", corev1.ConditionTrue)
+		other.Labels = nil
+		if _, err := w.CoreV1().Pods("ns").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("a pod without the label", 1, 1, 1, 0)
+	})
+}
+
+// A pod whose eviction was allowed does not count for two minutes; if it still exists then, it counts again.
+func TestEvictionThatDoesNotHappen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget("1")
+		b.Status.DisruptedPods = map[string]metav1.Time{"a": metav1.Now()}
+		w := &world{T: t, Clientset: fake.NewClientset(b, pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)), events: record.NewFakeRecorder(100)}
+		budgets, pods := source.Budgets(w), source.Pods(w)
+		c, err := New(w, w.events, nil, budgets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, c, budgets, pods)
+		w.expect("at first", 2, 1, 1, 0)
+		time.Sleep(disruption.Patience - time.Second)
+		w.expect("before the end", 2, 1, 1, 0)
+		time.Sleep(2 * time.Second)
+		w.expect("at the end", 2, 2, 1, 1)
+		controllertest.Equal(t, "events", controllertest.Events(w.events), "Warning NotDeleted Pod was expected by PDB ns/b to be deleted but it wasn't")
+	})
+}
+
+// A write that conflicts waits for the watch; one that fails is retried.
+func TestFailedWrites(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "b", errors.New("changed"))
+	for _, err := range []error{conflict, errors.New("no connection")} {
+		inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)}, func(w *world) {
+			w.expect("at first", 2, 2, 1, 1)
+			controllertest.FailOnce(w.Clientset, "update", "poddisruptionbudgets/status", err)
+			if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if apierrors.IsConflict(err) {
+				w.expect("after the conflict", 2, 2, 1, 1)
+				if _, err := w.PolicyV1().PodDisruptionBudgets("ns").Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.expect(fmt.Sprint("after ", err), 1, 1, 1, 0)
+		})
+	}
+}
+
+// A budget with a percentage allows nothing while the controller of a pod is of an unknown kind, and
+// says why. Before the kinds are known, the stored status stays.
+func TestUnknownController(t *testing.T) {
+	owned, yes := pod("a", corev1.ConditionTrue), true
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Herd", Name: "h", UID: "h", Controller: &yes}}
+	b := budget("50%")
+	b.Status.DisruptionsAllowed = 7
+	inWorld(t, []runtime.Object{b, owned}, func(w *world) {
+		w.expect("kinds are not known yet", 0, 0, 0, 7)
+		time.Sleep(10 * time.Second)
+		w.expect("the kind is unknown", 0, 0, 0, 0)
+		stored, err := w.PolicyV1().PodDisruptionBudgets("ns").Get(t.Context(), "b", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := stored.Status.Conditions; len(c) != 1 || c[0].Status != metav1.ConditionFalse || c[0].Reason != policyv1.SyncFailedReason {
+			t.Errorf("conditions %+v", c)
+		}
+		time.Sleep(time.Minute)
+		controllertest.Equal(t, "events", controllertest.Events(w.events),
+			"Warning CalculateExpectedPodCountFailed Failed to calculate the number of expected pods: the kind Herd of example.com/v1 is unknown")
+	})
+}
+
+// A pod that several budgets select is reported once, until that changes.
+func TestSeveralBudgets(t *testing.T) {
+	second := budget("1")
+	second.Name, second.UID = "a", "a"
+	inWorld(t, []runtime.Object{budget("1"), second}, func(w *world) {
+		controllertest.Events(w.events) // NoPods
+		want := `Warning MultiplePodDisruptionBudgets Pod "ns"/"p" matches multiple PodDisruptionBudgets.  Chose "a" arbitrarily.`
+		p, err := w.CoreV1().Pods("ns").Create(t.Context(), pod("p", corev1.ConditionTrue), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		controllertest.Equal(t, "a pod of both", controllertest.Events(w.events), want)
+		for _, labels := range []map[string]string{{"app": "web", "x": "1"}, {"app": "other"}, {"app": "web"}} {
+			p.Labels = labels
+			if _, err := w.CoreV1().Pods("ns").Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		controllertest.Equal(t, "another label, then of none, then of both", controllertest.Events(w.events), want)
+	})
+}

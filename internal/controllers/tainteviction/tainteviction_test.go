@@ -1,0 +1,181 @@
+package tainteviction
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/source"
+)
+
+func node(taints ...corev1.Taint) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: taints}}
+}
+
+func noExecute() corev1.Taint {
+	return corev1.Taint{Key: "example.com/drain", Effect: corev1.TaintEffectNoExecute}
+}
+
+// pod is on node n and tolerates the taint for some seconds; a negative number is for ever.
+func pod(name string, seconds int64) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "n"}}
+	toleration := corev1.Toleration{Key: "example.com/drain", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	switch {
+	case seconds > 0:
+		toleration.TolerationSeconds = &seconds
+		fallthrough
+	case seconds < 0:
+		p.Spec.Tolerations = []corev1.Toleration{toleration}
+	}
+	return p
+}
+
+type world struct {
+	*testing.T
+	*fake.Clientset
+	events *record.FakeRecorder
+}
+
+func inWorld(t *testing.T, test func(w *world), objects ...runtime.Object) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, Clientset: fake.NewClientset(objects...), events: record.NewFakeRecorder(100)}
+		nodes, pods := source.Nodes(w), source.Pods(w)
+		c, err := New(w, w.events, nodes, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, c, nodes, pods)
+		test(w)
+	})
+}
+
+func (w *world) setTaints(taints ...corev1.Taint) {
+	w.Helper()
+	if _, err := w.CoreV1().Nodes().Update(context.Background(), node(taints...), metav1.UpdateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// exists reports whether the pod is stored, after the controller has acted.
+func (w *world) exists(name string) bool {
+	w.Helper()
+	synctest.Wait()
+	_, err := w.CoreV1().Pods("ns").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+	return err == nil
+}
+
+// A pod is evicted at once, after its tolerationSeconds, or never (L7.163).
+func TestEviction(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setTaints(noExecute())
+		if w.exists("intolerant") || !w.exists("minute") {
+			t.Error("at once: the pod without a toleration must go, the other stay")
+		}
+		time.Sleep(time.Minute - 1)
+		if !w.exists("minute") {
+			t.Error("evicted before its tolerationSeconds were over")
+		}
+		time.Sleep(1)
+		if w.exists("minute") {
+			t.Error("not evicted when its tolerationSeconds were over")
+		}
+		time.Sleep(time.Hour)
+		if !w.exists("forever") {
+			t.Error("evicted although it tolerates the taint for ever")
+		}
+	}, node(), pod("intolerant", 0), pod("minute", 60), pod("forever", -1))
+}
+
+// Changes of a pod or node do not restart its tolerationSeconds.
+func TestTolerationSecondsAreNotRestarted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setTaints(noExecute())
+		time.Sleep(40 * time.Second)
+		changed := pod("minute", 60)
+		changed.Labels = map[string]string{"a": "b"}
+		if _, err := w.CoreV1().Pods("ns").Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.setTaints(noExecute(), corev1.Taint{Key: "other", Effect: corev1.TaintEffectNoSchedule})
+		time.Sleep(20 * time.Second)
+		if w.exists("minute") {
+			t.Error("still there a minute after the taint was added")
+		}
+	}, node(), pod("minute", 60))
+}
+
+// A taint that is removed in time cancels the eviction, and the next one starts anew.
+func TestTaintRemovedInTime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.setTaints(noExecute())
+		time.Sleep(59 * time.Second)
+		w.setTaints()
+		controllertest.Equal(t, "events", controllertest.Events(w.events), "Normal TaintManagerEviction Cancelling deletion of Pod ns/minute")
+		time.Sleep(time.Hour)
+		if !w.exists("minute") {
+			t.Fatal("evicted although the taint was removed")
+		}
+		w.setTaints(noExecute())
+		time.Sleep(59 * time.Second)
+		if !w.exists("minute") {
+			t.Error("the time of the removed taint counts")
+		}
+	}, node(), pod("minute", 60))
+}
+
+// The condition is written before the pod is deleted; a request that fails is retried.
+func TestEvictionIsRetried(t *testing.T) {
+	for _, step := range []struct{ verb, resource string }{{"get", "pods"}, {"update", "pods/status"}, {"delete", "pods"}} {
+		inWorld(t, func(w *world) {
+			var last corev1.PodStatus
+			w.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+				obj, err := w.Tracker().Get(a.GetResource(), "ns", "p")
+				if err == nil {
+					last = obj.(*corev1.Pod).Status
+				}
+				return false, nil, nil
+			})
+			controllertest.FailOnce(w.Clientset, step.verb, step.resource, errors.New("no connection"))
+			w.setTaints(noExecute())
+			time.Sleep(time.Second)
+			if w.exists("p") {
+				t.Errorf("%s of %s failed once: not retried", step.verb, step.resource)
+			}
+			if len(last.Conditions) != 1 || last.Conditions[0].Type != corev1.DisruptionTarget || last.Conditions[0].Reason != "DeletionByTaintManager" {
+				t.Errorf("%s of %s failed once: deleted with conditions %+v", step.verb, step.resource, last.Conditions)
+			}
+		}, node(), pod("p", 0))
+	}
+}
+
+// A pod that was replaced by another of the same name, which the watch has not reported yet, is left alone.
+func TestReplacedPodStays(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.PrependReactor("get", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
+			replaced := pod("p", 0)
+			replaced.UID = "another"
+			return true, replaced, nil
+		})
+		controllertest.Writes(w.Clientset)
+		w.setTaints(noExecute())
+		time.Sleep(time.Hour)
+		controllertest.Equal(t, "writes", controllertest.Writes(w.Clientset), "update nodes")
+	}, node(), pod("p", 0))
+}
