@@ -26,6 +26,8 @@ var rules = []rule{
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
 	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"}, "the simulated twin runs without root"},
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
+	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
+	{"carob/internal/runtime/native/plan", []string{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/seccomp", "carob/internal/runtime/native/wire"}, "planning is pure: whoever drives it looks at the host"},
 	{"carob/internal/runtime", []string{"carob/internal/runtime", "carob/internal/network", "carob/internal/base", "carob/internal/core/resources"}, "a runtime knows CRI and the contract of the pod network, not pods"},
 	{"carob/internal/network", []string{"carob/internal/network", "carob/internal/base", "carob/internal/core/netplan"}, "the network knows namespaces, not containers"},
 	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim", "carob/internal/runtime", "carob/internal/base"}, "the simulator drives decisions and twins, never a real machine"},
@@ -133,6 +135,7 @@ func TestRulesCanFail(t *testing.T) {
 		{"carob/internal/core/podlife", "carob/internal/base/journal"},
 		{"carob/internal/runtime/native", "carob/internal/node"},
 		{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native"},
+		{"carob/internal/runtime/native/plan", "carob/internal/runtime/native"},
 		{"carob/internal/app", "k8s.io/kubernetes/pkg/apis/core"},
 		{"carob/internal/kinds/batch", "carob/internal/apiserver"},
 		{"carob/internal/kinds/services", "carob/internal/apiserver/storage"},
@@ -162,6 +165,21 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 		}
 		if p.Doc == "" {
 			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}
+
+// TestNativePlansAreValues: the packages that plan and encode for the native runtime do not touch the host.
+func TestNativePlansAreValues(t *testing.T) {
+	for _, p := range list(t) {
+		if p.ImportPath != "carob/internal/runtime/native/plan" && p.ImportPath != "carob/internal/runtime/native/wire" {
+			continue
+		}
+		for _, imp := range p.Imports {
+			switch imp {
+			case "os", "os/exec", "io/fs", "path/filepath", "net", "syscall", "time", "context", "sync", "math/rand/v2", "crypto/rand", "k8s.io/klog/v2":
+				t.Errorf("%s imports %s: whoever drives it does that", p.ImportPath, imp)
+			}
 		}
 	}
 }

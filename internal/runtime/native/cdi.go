@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"carob/internal/runtime/native/plan"
 )
 
 // cdiNames are the CDI devices a container asks for, by the field of CRI and by
@@ -36,7 +38,7 @@ func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 
 // injectCDI answers the configuration with what the CDI specifications below dirs
 // say about the devices, their nodes and their hooks.
-func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []device, *specs.Hooks, error) {
+func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks, error) {
 	if len(names) == 0 {
 		return c, nil, nil, nil
 	}
@@ -105,7 +107,7 @@ func cdiMount(m *specs.Mount) (*cri.Mount, error) {
 			out.Propagation = cri.MountPropagation_PROPAGATION_BIDIRECTIONAL
 		case "bind", "rbind", "private", "rprivate", "rw":
 		default:
-			if _, ok := volumeOptions[o]; !ok {
+			if _, ok := plan.VolumeOptions[o]; !ok {
 				return nil, status.Errorf(codes.Unimplemented, "CDI mount %s: option %q is not supported", m.Destination, o)
 			}
 			out.MountOptions = append(out.MountOptions, o)
@@ -114,27 +116,27 @@ func cdiMount(m *specs.Mount) (*cri.Mount, error) {
 	return out, nil
 }
 
-func cdiDevices(s *specs.Spec) ([]device, error) {
-	var out []device
+func cdiDevices(s *specs.Spec) ([]plan.Device, error) {
+	var out []plan.Device
 	for _, d := range s.Linux.Devices {
 		kind := map[string]uint32{"c": unix.S_IFCHR, "u": unix.S_IFCHR, "b": unix.S_IFBLK}[d.Type]
 		if kind == 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "CDI device %s is of type %q, not c or b", d.Path, d.Type)
 		}
-		n := device{path: d.Path, mode: kind | 0o666, major: uint32(d.Major), minor: uint32(d.Minor), access: "rwm"}
+		n := plan.Device{Path: d.Path, Mode: kind | 0o666, Major: uint32(d.Major), Minor: uint32(d.Minor), Access: "rwm"}
 		if d.FileMode != nil {
-			n.mode = kind | uint32(d.FileMode.Perm())
+			n.Mode = kind | uint32(d.FileMode.Perm())
 		}
 		if d.UID != nil {
-			n.uid = *d.UID
+			n.UID = *d.UID
 		}
 		if d.GID != nil {
-			n.gid = *d.GID
+			n.GID = *d.GID
 		}
 		if r := s.Linux.Resources; r != nil {
 			for _, rule := range r.Devices {
 				if rule.Allow && rule.Type == d.Type && rule.Major != nil && *rule.Major == d.Major && rule.Minor != nil && *rule.Minor == d.Minor {
-					n.access = rule.Access
+					n.Access = rule.Access
 				}
 			}
 		}

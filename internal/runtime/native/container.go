@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/plan"
 )
 
 // container is one instance of a container.
@@ -38,8 +39,8 @@ type container struct {
 
 	mu       sync.Mutex
 	rec      containerRecord
-	plan     *containerPlan // nil after a restart, until it is needed
-	asked    bool           // the stop signal was sent
+	plan     *plan.Container // nil after a restart, until it is needed
+	asked    bool            // the stop signal was sent
 	finished sync.Once
 
 	saving sync.Mutex // one version of the record at a time
@@ -205,7 +206,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := r.through(StepCreateLayer, c.rec.ID); err != nil {
 		return err
 	}
-	if _, err := pl.program(); err != nil { // what can't be started is not created
+	if _, err := pl.Program(); err != nil { // what can't be started is not created
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := c.makeLogDir(); err != nil {
@@ -220,8 +221,8 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := r.keepSecrets(c.rec.ID, c.config); err != nil {
 		return err
 	}
-	if pl.hooks != nil {
-		c.rec.Poststop = pl.hooks.Poststop
+	if pl.Hooks != nil {
+		c.rec.Poststop = pl.Hooks.Poststop
 		if err := writeBundle(r.secretDir(c.rec.ID), pl); err != nil {
 			return err
 		}
@@ -233,7 +234,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 }
 
 // planOf answers the container's plan; the snapshots it names exist.
-func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, error) {
+func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, error) {
 	c.mu.Lock()
 	pl := c.plan
 	rec := c.rec
@@ -242,7 +243,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		return pl, nil
 	}
 	s, sc := c.sandbox, c.config.GetLinux().GetSecurityContext()
-	if _, err := argvOf(c.config, &rec.Image.Config); err != nil {
+	if _, err := plan.Command(c.config, &rec.Image.Config); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	names, err := cdiNames(c.config)
@@ -257,41 +258,42 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		return nil, err
 	}
 	ids := idsOf(s)
-	pl = &containerPlan{
-		id: rec.ID, config: config, image: rec.Image, hostname: rec.Hostname,
-		groups: r.groups, cgroup: rec.Cgroup, rootDir: r.rootDir(),
-		etc:    map[string]string{},
-		userns: s.rec.UserNS, usernsIDs: ids, hooks: hooks,
+	pl = &plan.Container{
+		ID: rec.ID, Config: config, Image: rec.Image, Hostname: rec.Hostname,
+		Groups: r.groups, Cgroup: rec.Cgroup, RootDir: r.rootDir(),
+		Etc:    map[string]string{},
+		UserNS: s.rec.UserNS, Hooks: hooks,
 	}
+	pl.RootUID, pl.RootGID = ids.hostRoot()
 	for _, name := range podFiles {
-		pl.etc["/etc/"+name] = filepath.Join(r.sandboxDir(s.rec.ID), name)
+		pl.Etc["/etc/"+name] = filepath.Join(r.sandboxDir(s.rec.ID), name)
 	}
 	_, mode, _ := startFlags(c)
-	pl.late = r.host.foreignProc && (mode == pidPod || mode == pidTarget) && r.lateForks(s)
-	pl.shm = filepath.Join(r.runDir(s.rec.ID), "shm")
+	pl.Late = r.host.foreignProc && (mode == pidPod || mode == pidTarget) && r.lateForks(s)
+	pl.Shm = filepath.Join(r.runDir(s.rec.ID), "shm")
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
-		pl.shm = "/dev/shm"
+		pl.Shm = "/dev/shm"
 	}
-	if pl.caps, err = capabilitiesOf(sc.GetCapabilities(), sc.GetPrivileged(), r.host.caps); err != nil {
+	if pl.Caps, err = plan.CapabilitySets(sc.GetCapabilities(), sc.GetPrivileged(), r.host.caps); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !sc.GetPrivileged() {
-		if pl.filter, err = r.seccomp.of(sc, pl.caps.bounding); err != nil {
+		if pl.Filter, err = r.seccomp.of(sc, pl.Caps.Bounding); err != nil {
 			return nil, err
 		}
-		if pl.apparmor, err = r.apparmorOf(sc); err != nil {
+		if pl.AppArmor, err = r.apparmorOf(sc); err != nil {
 			return nil, err
 		}
 	}
 	// Looked at on every host, so that a pod is the same everywhere.
-	if pl.selinux, pl.fileLabel, err = selinuxLabels(sc.GetSelinuxOptions()); err != nil {
+	if pl.SELinux, pl.FileLabel, err = plan.SELinuxLabels(sc.GetSelinuxOptions()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !r.host.selinux {
-		pl.selinux, pl.fileLabel = "", ""
+		pl.SELinux, pl.FileLabel = "", ""
 	}
 	if sc.GetPrivileged() {
-		if pl.devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {
+		if pl.Devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {
 			return nil, err
 		}
 	}
@@ -300,9 +302,9 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 		if err != nil {
 			return nil, err
 		}
-		pl.devices = append(pl.devices, list...)
+		pl.Devices = append(pl.Devices, list...)
 	}
-	pl.devices = append(pl.devices, cdiNodes...)
+	pl.Devices = append(pl.Devices, cdiNodes...)
 	if err := r.takeSnapshots(ctx, c, pl, ids); err != nil {
 		return nil, err
 	}
@@ -314,9 +316,9 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*containerPlan, err
 
 // takeSnapshots prepares the root and the image volumes. Directories that tell of
 // them come first, so that a crash leaves nothing that Remove would not find.
-func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *containerPlan, ids IDMap) error {
+func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Container, ids IDMap) error {
 	var err error
-	if pl.rootfs, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
+	if pl.RootFS, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
 		return fmt.Errorf("failed to prepare the image: %w", err)
 	}
 	for i, m := range c.config.Mounts {
@@ -336,10 +338,10 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *container
 		if err != nil {
 			return fmt.Errorf("ImageVolumeMountFailed: image %q of volume %q: %w", ref, m.ContainerPath, err)
 		}
-		if pl.images == nil {
-			pl.images = map[string]imageMount{}
+		if pl.Images == nil {
+			pl.Images = map[string]plan.ImageMount{}
 		}
-		pl.images[m.ContainerPath] = imageMount{mounts: mounts, staging: staging, subPath: m.ImageSubPath}
+		pl.Images[m.ContainerPath] = plan.ImageMount{Mounts: mounts, Staging: staging, SubPath: m.ImageSubPath}
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	}
 	_, mode, _ := startFlags(c)
 	fork := mode != pidHost && r.lateForks(c.sandbox)
-	p := pl.execProgram(call.cmd, call.tty, 0, 0, *rec.User, fork)
+	p := pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork)
 	io_, err := openStreams(call)
 	if err != nil {
 		return 0, err
@@ -119,7 +119,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if x.helper, err = r.programs.theHelper(); err != nil {
 		return 0, err
 	}
-	place := r.groups.Entry(pl.cgroup)
+	place := r.groups.Entry(pl.Cgroup)
 	if x.cgroup, err = place.Open(); err != nil {
 		return 0, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
@@ -151,7 +151,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	case e := <-run.done:
 		run = nil
 		call.drain(ctx, copied)
-		return int32(e.n[0]), nil
+		return int32(e.N[0]), nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-m.gone:

@@ -16,6 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/wire"
 )
 
 // breaker is a Checkpoint that does something once, at one step.
@@ -505,11 +508,11 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 
 // killSelf are operations after which the helper is dead at its next system call,
 // wherever in its program they stand.
-func killSelf() []record {
+func killSelf() []wire.Message {
 	filter := binary.LittleEndian.AppendUint16(nil, 6) // BPF_RET | BPF_K
 	filter = append(filter, 0, 0)
 	filter = binary.LittleEndian.AppendUint32(filter, unix.SECCOMP_RET_KILL_PROCESS)
-	return []record{{code: opNoNewPrivs}, {code: opSeccomp, s: [4]string{string(filter)}}}
+	return []wire.Message{{Code: plan.OpNoNewPrivs}, {Code: plan.OpSeccomp, S: [4]string{string(filter)}}}
 }
 
 // TestHelperEndsAtEveryOperation: the helper is killed, or fails, before each of
@@ -527,11 +530,11 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 		return strings.Count(string(b), w.dir)
 	}
 	before := mounts()
-	for how, ops := range map[string][]record{"killed": killSelf(), "failed": {{code: 99}}} {
+	for how, ops := range map[string][]wire.Message{"killed": killSelf(), "failed": {{Code: 99}}} {
 		length, at := 0, 0
-		w.r.alter = func(p *program) {
-			length = len(p.ops)
-			p.ops = slices.Insert(slices.Clone(p.ops), at, ops...)
+		w.r.alter = func(p *plan.Program) {
+			length = len(p.Ops)
+			p.Ops = slices.Insert(slices.Clone(p.Ops), at, ops...)
 		}
 		for at = 0; at == 0 || at < length; at++ {
 			id := w.create(sb, sbc, fmt.Sprintf("%s%d", how, at), shell("echo it runs"))

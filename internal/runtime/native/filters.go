@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/seccomp"
 )
 
@@ -26,23 +27,23 @@ type filters struct {
 	root string
 
 	mu    sync.Mutex
-	byCap map[uint64]*filter
+	byCap map[uint64]*plan.Filter
 	files map[string]fileFilter
 }
 
 type fileFilter struct {
 	changed time.Time
 	size    int64
-	filter  *filter
+	filter  *plan.Filter
 }
 
 func newFilters(root string) *filters {
-	return &filters{root: root, byCap: map[uint64]*filter{}, files: map[string]fileFilter{}}
+	return &filters{root: root, byCap: map[uint64]*plan.Filter{}, files: map[string]fileFilter{}}
 }
 
 // of answers the filter for a container that has no profile (nil: unconfined),
 // the runtime's default or one in a file of this host.
-func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*filter, error) {
+func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.Filter, error) {
 	p := sc.GetSeccomp()
 	if p == nil {
 		p = seccompProfile(sc.GetSeccompProfilePath())
@@ -59,7 +60,7 @@ func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*filte
 		return known, nil
 	}
 	var names []string
-	for i, n := range capabilityNames {
+	for i, n := range plan.CapabilityNames {
 		if caps>>i&1 == 1 {
 			names = append(names, "CAP_"+n)
 		}
@@ -71,7 +72,7 @@ func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*filte
 	if err != nil {
 		return nil, fmt.Errorf("the default seccomp profile: %w", err)
 	}
-	f.byCap[caps] = newFilter(prog)
+	f.byCap[caps] = plan.NewFilter(prog)
 	return f.byCap[caps], nil
 }
 
@@ -86,7 +87,7 @@ func seccompProfile(s string) *cri.SecurityProfile {
 	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 }
 
-func (f *filters) file(name string) (*filter, error) {
+func (f *filters) file(name string) (*plan.Filter, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(f.root, name)
 	}
@@ -114,12 +115,12 @@ func (f *filters) file(name string) (*filter, error) {
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: %v", name, err)
 	}
-	made := newFilter(prog)
+	made := plan.NewFilter(prog)
 	if prog.Notify {
 		if !filepath.IsAbs(profile.ListenerPath) {
 			return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: SCMP_ACT_NOTIFY needs a listenerPath, where an agent takes the calls", name)
 		}
-		made.agent = &seccompAgent{path: profile.ListenerPath, metadata: profile.ListenerMetadata}
+		made.Agent = &plan.SeccompAgent{Path: profile.ListenerPath, Metadata: profile.ListenerMetadata}
 	}
 	f.files[name] = fileFilter{st.ModTime(), st.Size(), made}
 	return f.files[name].filter, nil

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"carob/internal/runtime/native/wire"
 )
 
 // sanitised compiles C with the address and the undefined-behaviour sanitizer;
@@ -113,9 +115,9 @@ func FuzzStrings(f *testing.F) {
 			t.Skip("longer than a message")
 		}
 		list := []string{c, d, a}
-		text, lerr := packed(list)
-		r := record{code: 7, flags: flagBytes << 3, s: [4]string{a, b, c, text}}
-		err := errors.Join(lerr, r.check())
+		text, lerr := wire.Pack(list)
+		r := wire.Message{Code: 7, Flags: wire.Bytes << 3, S: [4]string{a, b, c, text}}
+		err := errors.Join(lerr, r.Check())
 		if whole := !strings.Contains(a+b+c+d, "\x00"); whole != (err == nil) {
 			t.Fatalf("%q %q %q %q: %v", a, b, c, d, err)
 		}
@@ -127,14 +129,14 @@ func FuzzStrings(f *testing.F) {
 			for _, s := range list {
 				raw = append(append(binary.LittleEndian.AppendUint32(raw, uint32(len(s))), s...), 0)
 			}
-			r.s[3] = string(raw)
+			r.S[3] = string(raw)
 		}
 		// Each string with its length, then the list; all zeros for what C refuses.
 		var want []byte
 		for _, s := range append([]string{a, b, c}, list...) {
 			want = append(binary.LittleEndian.AppendUint32(want, uint32(len(s))), s...)
 		}
-		got := h.ask(t, r.append(nil), len(want))
+		got := h.ask(t, r.Append(nil), len(want))
 		if err != nil {
 			want = make([]byte, len(want))
 		}
@@ -149,14 +151,14 @@ func FuzzStrings(f *testing.F) {
 func FuzzHelper(f *testing.F) {
 	h := newHarness(f, "helper")
 	for _, p := range samplePrograms(f) {
-		b, err := p.encode()
+		b, err := p.Encode()
 		if err != nil {
 			f.Fatal(err)
 		}
 		script := append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...)
 		f.Add(script)
-		if p.then != nil { // what the helper does with the answer to its question
-			rest, _, err := p.answer([][]byte{[]byte("root:x:0:0:root:/root:/bin/sh\n"), nil})
+		if p.Asks() { // what the helper does with the answer to its question
+			rest, _, err := p.Answer([][]byte{[]byte("root:x:0:0:root:/root:/bin/sh\n"), nil})
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -172,8 +174,8 @@ func FuzzHelper(f *testing.F) {
 func FuzzMonitor(f *testing.F) {
 	h := newHarness(f, "monitor")
 	id := strings.Repeat("a", 64)
-	say := func(conn, files byte, r record) []byte {
-		b := r.append(nil)
+	say := func(conn, files byte, r wire.Message) []byte {
+		b := r.Append(nil)
 		return append(append([]byte{2, conn, files}, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	frame := func(conn byte, b string) []byte {
@@ -184,18 +186,18 @@ func FuzzMonitor(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	setup := say(0, 3, record{code: msgSetup, flags: flagBytes << 1, n: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, s: [4]string{"host", sysctls}})
-	start := say(0, 6, record{code: msgStart, seq: 2, n: [4]int64{flagStdin | flagOOMFile | flagCgroupFD, pidNew}, s: [4]string{id, "/var/log/x", ""}})
-	tty := say(0, 4, record{code: msgStart, seq: 2, n: [4]int64{flagTTY | flagStdin, pidPod}, s: [4]string{id, "", ""}})
-	attach := say(1, 0, record{code: msgAttach, seq: 3, s: [4]string{id}})
+	setup := say(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1, N: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, S: [4]string{"host", sysctls}})
+	start := say(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagStdin | flagOOMFile | flagCgroupFD, pidNew}, S: [4]string{id, "/var/log/x", ""}})
+	tty := say(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagTTY | flagStdin, pidPod}, S: [4]string{id, "", ""}})
+	attach := say(1, 0, wire.Message{Code: msgAttach, Seq: 3, S: [4]string{id}})
 	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	f.Add(script(setup, start, say(0, 0, record{code: msgList}), ends(0), say(0, 0, record{code: msgList})))
+	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgList}), ends(0), say(0, 0, wire.Message{Code: msgList})))
 	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"), frame(1, "\x02"), ends(0)))
-	f.Add(script(setup, start, say(0, 0, record{code: msgShown, s: [4]string{id}}), ends(0), say(0, 0, record{code: msgShown, s: [4]string{id}}), attach))
+	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0), say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), attach))
 	f.Add(script(setup, tty, attach, frame(1, "\x00x"), []byte{1, 1}, ends(0)))
-	f.Add(script(setup, start, say(0, 7, record{code: msgExec, seq: 9, n: [4]int64{flagCgroupFD}, s: [4]string{id}}),
-		say(0, 0, record{code: msgKill, n: [4]int64{9, 9}}), say(0, 0, record{code: msgKill, n: [4]int64{9}, s: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
-	f.Add(script(start, start, say(0, 1, record{code: msgStart}), say(0, 0, record{code: msgReopen, s: [4]string{id}}), say(0, 2, record{code: 99}), say(0, 0, record{code: msgQuit})))
+	f.Add(script(setup, start, say(0, 7, wire.Message{Code: msgExec, Seq: 9, N: [4]int64{flagCgroupFD}, S: [4]string{id}}),
+		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9, 9}}), say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9}, S: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
+	f.Add(script(start, start, say(0, 1, wire.Message{Code: msgStart}), say(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), say(0, 2, wire.Message{Code: 99}), say(0, 0, wire.Message{Code: msgQuit})))
 	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
 }
 

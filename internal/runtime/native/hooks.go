@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
+
+	"carob/internal/runtime/native/plan"
 )
 
 // Hooks are programs of the host that a CDI specification names, as OCI's
@@ -54,17 +56,17 @@ func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 
 // writeBundle leaves what hooks look for in the container's directory in memory: a config.json
 // that says where the root is, as seen from the container's mount namespace, and the environment.
-func writeBundle(dir string, pl *containerPlan) error {
-	argv, err := argvOf(pl.config, &pl.image.Config)
+func writeBundle(dir string, pl *plan.Container) error {
+	argv, err := plan.Command(pl.Config, &pl.Image.Config)
 	if err != nil {
 		return err
 	}
-	sc := pl.config.GetLinux().GetSecurityContext()
+	sc := pl.Config.GetLinux().GetSecurityContext()
 	b, err := json.Marshal(&specs.Spec{
-		Version: specs.Version, Hostname: pl.hostname, Annotations: pl.config.Annotations, Hooks: pl.hooks,
-		Root:    &specs.Root{Path: pl.rootDir, Readonly: sc.GetReadonlyRootfs()},
-		Process: &specs.Process{Args: argv, Env: envOf(pl.config, &pl.image.Config, pl.hostname), Cwd: cwdOf(pl.config, &pl.image.Config), Terminal: pl.config.Tty},
-		Linux:   &specs.Linux{CgroupsPath: pl.cgroup},
+		Version: specs.Version, Hostname: pl.Hostname, Annotations: pl.Config.Annotations, Hooks: pl.Hooks,
+		Root:    &specs.Root{Path: pl.RootDir, Readonly: sc.GetReadonlyRootfs()},
+		Process: &specs.Process{Args: argv, Env: plan.Environment(pl.Config, &pl.Image.Config, pl.Hostname), Cwd: plan.WorkingDir(pl.Config, &pl.Image.Config), Terminal: pl.Config.Tty},
+		Linux:   &specs.Linux{CgroupsPath: pl.Cgroup},
 	})
 	if err != nil {
 		return fmt.Errorf("describing the container to its hooks: %w", err)
@@ -81,18 +83,18 @@ func (r *Runtime) stateOf(rec *containerRecord, pid int, phase specs.ContainerSt
 }
 
 // createHooks runs the hooks of a container whose helper waits, as pid.
-func (r *Runtime) createHooks(ctx context.Context, pl *containerPlan, pid int) error {
-	st := r.stateOf(&containerRecord{ID: pl.id}, pid, specs.StateCreating, pl.config.Annotations)
-	for _, h := range append(append([]specs.Hook{}, pl.hooks.Prestart...), pl.hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
+func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
+	st := r.stateOf(&containerRecord{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
+	for _, h := range append(append([]specs.Hook{}, pl.Hooks.Prestart...), pl.Hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
 		if err := runHook(ctx, h, st); err != nil {
 			return err
 		}
 	}
-	if len(pl.hooks.CreateContainer) == 0 {
+	if len(pl.Hooks.CreateContainer) == 0 {
 		return nil
 	}
 	return inMountNamespace(pid, func() error {
-		for _, h := range pl.hooks.CreateContainer {
+		for _, h := range pl.Hooks.CreateContainer {
 			if err := runHook(ctx, h, st); err != nil {
 				return err
 			}

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/plan"
 )
 
 // findHostFacts looks at what this host and our own rights allow.
@@ -34,7 +36,7 @@ func mountsForeignProc() bool {
 
 func boundingSet() uint64 {
 	var set uint64
-	for i := range capabilityNames {
+	for i := range plan.CapabilityNames {
 		if v, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(i), 0, 0, 0); err == nil && v == 1 {
 			set |= 1 << i
 		}

@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/wire"
 )
 
 // TestMain makes this binary the attacker when a test mounts it into a container
@@ -419,11 +420,11 @@ func TestMonitorGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := p.line().call(record{code: msgList})
+	list, err := p.line().call(wire.Message{Code: msgList})
 	if err != nil {
 		t.Fatal(err)
 	}
-	podInit := int(list.n[2])
+	podInit := int(list.N[2])
 	for name, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "Seccomp": "2", "NoNewPrivs": "1"} {
 		if got := status(podInit, name); got != want {
 			t.Errorf("the first process of a shared namespace: %s is %s, not %s", name, got, want)
@@ -645,38 +646,38 @@ func TestSysctlWithNUL(t *testing.T) {
 		t.Fatal(err)
 	}
 	pack := func(list ...string) string {
-		b, err := packed(list)
+		b, err := wire.Pack(list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return b
 	}
 	shm := "kernel/shm_rmid_forced"
-	for what, r := range map[string]record{
-		"as the first release wrote it": {s: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
-		"the same as a list":            {flags: flagBytes << 1, s: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
-		"a NUL in an element":           {flags: flagBytes << 1, s: [4]string{"", "\x06\x00\x00\x00a\x00b\x00cd\x00" + pack("x")}},
-		"a name alone":                  {flags: flagBytes << 1, s: [4]string{"", pack(shm)}},
-		"an absolute path":              {flags: flagBytes << 1, s: [4]string{"", pack(victim, "theirs")}},
-		"a path that climbs":            {flags: flagBytes << 1, s: [4]string{"", pack("../.."+victim, "theirs")}},
-		"a link":                        {flags: flagBytes << 1, s: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
-		"another mount":                 {flags: flagBytes << 1, s: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
+	for what, r := range map[string]wire.Message{
+		"as the first release wrote it": {S: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"the same as a list":            {Flags: wire.Bytes << 1, S: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"a NUL in an element":           {Flags: wire.Bytes << 1, S: [4]string{"", "\x06\x00\x00\x00a\x00b\x00cd\x00" + pack("x")}},
+		"a name alone":                  {Flags: wire.Bytes << 1, S: [4]string{"", pack(shm)}},
+		"an absolute path":              {Flags: wire.Bytes << 1, S: [4]string{"", pack(victim, "theirs")}},
+		"a path that climbs":            {Flags: wire.Bytes << 1, S: [4]string{"", pack("../.."+victim, "theirs")}},
+		"a link":                        {Flags: wire.Bytes << 1, S: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
+		"another mount":                 {Flags: wire.Bytes << 1, S: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
 	} {
 		m, err := w.r.programs.startMonitor(w.r.groups.Whole().Entry(w.r.monitors))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.code, r.seq, r.n = msgSetup, 1, [4]int64{0, unix.CLONE_NEWIPC | unix.CLONE_NEWUTS}
-		answer := make(chan record, 1)
+		r.Code, r.Seq, r.N = msgSetup, 1, [4]int64{0, unix.CLONE_NEWIPC | unix.CLONE_NEWUTS}
+		answer := make(chan wire.Message, 1)
 		m.mu.Lock()
 		m.waiting[1] = answer
 		m.mu.Unlock()
-		if _, err := m.conn.Write(r.append(nil)); err != nil {
+		if _, err := m.conn.Write(r.Append(nil)); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case a := <-answer:
-			if a.n[0] == 0 {
+			if a.N[0] == 0 {
 				t.Errorf("%s: the monitor takes it", what)
 			}
 		case <-m.gone: // it ends with a line that says what can't be read

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/wire"
 )
 
 // Messages of csrc/monitor.c.
@@ -34,7 +35,7 @@ const (
 	msgBegun
 	msgShown
 
-	replyDone     = 32
+	ReplyDone     = 32
 	eventExit     = 33
 	eventExecExit = 34
 	eventPodExit  = 35
@@ -85,10 +86,10 @@ type monitor struct {
 	mu      sync.Mutex
 	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
 	seq     uint32
-	waiting map[uint32]chan record
-	execs   map[uint32]chan record
-	event   func(record)
-	early   []record // events that came before anyone listened
+	waiting map[uint32]chan wire.Message
+	execs   map[uint32]chan wire.Message
+	event   func(wire.Message)
+	early   []wire.Message // events that came before anyone listened
 
 	gone chan struct{} // closed when the line is broken
 }
@@ -197,13 +198,13 @@ func listenMonitor(dir string) (*os.File, error) {
 }
 
 func newMonitor(c *net.UnixConn) *monitor {
-	m := &monitor{conn: c, waiting: map[uint32]chan record{}, execs: map[uint32]chan record{}, gone: make(chan struct{})}
+	m := &monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan wire.Message{}, gone: make(chan struct{})}
 	go m.receive()
 	return m
 }
 
 // listen hands every event, also those that came already, to f, one at a time.
-func (m *monitor) listen(f func(record)) {
+func (m *monitor) listen(f func(wire.Message)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.early {
@@ -219,22 +220,22 @@ func (m *monitor) receive() {
 		if err != nil || n == 0 {
 			break
 		}
-		r, err := parseRecord(b[:n])
+		r, err := wire.Parse(b[:n])
 		if err != nil {
 			break
 		}
 		m.mu.Lock()
-		switch r.code {
-		case replyDone:
-			m.version = int(r.flags)
-			if ch := m.waiting[r.seq]; ch != nil {
+		switch r.Code {
+		case ReplyDone:
+			m.version = int(r.Flags)
+			if ch := m.waiting[r.Seq]; ch != nil {
 				ch <- r
-				delete(m.waiting, r.seq)
+				delete(m.waiting, r.Seq)
 			}
 		case eventExecExit:
-			if ch := m.execs[r.seq]; ch != nil {
+			if ch := m.execs[r.Seq]; ch != nil {
 				ch <- r
-				delete(m.execs, r.seq)
+				delete(m.execs, r.Seq)
 			}
 		default:
 			if m.event == nil {
@@ -255,19 +256,19 @@ func (m *monitor) receive() {
 // the message; the caller keeps and closes its own. The answer takes microseconds
 // and is waited for whoever has lost interest meanwhile, so that what was started
 // is known.
-func (m *monitor) call(r record, files ...*os.File) (record, error) {
+func (m *monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) {
 	m.mu.Lock()
 	m.seq++
-	r.seq = m.seq
-	ch := make(chan record, 1)
-	m.waiting[r.seq] = ch
+	r.Seq = m.seq
+	ch := make(chan wire.Message, 1)
+	m.waiting[r.Seq] = ch
 	m.mu.Unlock()
 	return m.exchange(r, ch, files)
 }
 
-func (m *monitor) exchange(r record, ch chan record, files []*os.File) (record, error) {
-	if err := r.check(); err != nil {
-		return record{}, err
+func (m *monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
+	if err := r.Check(); err != nil {
+		return wire.Message{}, err
 	}
 	var oob []byte
 	if len(files) > 0 {
@@ -277,24 +278,24 @@ func (m *monitor) exchange(r record, ch chan record, files []*os.File) (record, 
 		}
 		oob = unix.UnixRights(fds...)
 	}
-	_, _, err := m.conn.WriteMsgUnix(r.append(nil), oob, nil)
+	_, _, err := m.conn.WriteMsgUnix(r.Append(nil), oob, nil)
 	runtime.KeepAlive(files)
 	if err != nil {
-		return record{}, fmt.Errorf("%w: %w", errMonitorGone, err)
+		return wire.Message{}, fmt.Errorf("%w: %w", errMonitorGone, err)
 	}
 	select {
 	case a := <-ch:
-		if errno := unix.Errno(a.n[0]); errno != 0 {
-			if a.s[0] != "" {
-				return a, fmt.Errorf("%s: %w", a.s[0], errno)
+		if errno := unix.Errno(a.N[0]); errno != 0 {
+			if a.S[0] != "" {
+				return a, fmt.Errorf("%s: %w", a.S[0], errno)
 			}
 			return a, errno
 		}
 		return a, nil
 	case <-m.gone:
-		return record{}, errMonitorGone
+		return wire.Message{}, errMonitorGone
 	case <-time.After(30 * time.Second):
-		return record{}, fmt.Errorf("the pod's monitor does not answer")
+		return wire.Message{}, fmt.Errorf("the pod's monitor does not answer")
 	}
 }
 
@@ -326,28 +327,28 @@ var encodeSysctls = func(sysctls map[string]string) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		list = append(list, name, sysctls[name])
 	}
-	return packed(list)
+	return wire.Pack(list)
 }
 
 func (m *monitor) setup(s podSetup) error {
-	r := record{code: msgSetup, n: [4]int64{flagListen, int64(s.unshare), int64(s.join)}, s: [4]string{s.hostname}}
+	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.unshare), int64(s.join)}, S: [4]string{s.hostname}}
 	files := []*os.File{s.listener}
 	if s.netns != nil {
-		r.n[0] |= flagNetNS
+		r.N[0] |= flagNetNS
 		files = append(files, s.netns)
 	}
 	if s.owner != nil {
-		r.n[0] |= flagOwner
+		r.N[0] |= flagOwner
 		files = append(files, s.owner)
 	}
 	if s.sharePID {
-		r.n[0] |= flagPodPID
+		r.N[0] |= flagPodPID
 	}
 	sysctls, err := encodeSysctls(s.sysctls)
 	if err != nil {
 		return fmt.Errorf("setting up the pod's sysctls: %w", err)
 	}
-	r.flags, r.s[1] = flagBytes<<1, sysctls
+	r.Flags, r.S[1] = wire.Bytes<<1, sysctls
 	if _, err := m.call(r, files...); err != nil {
 		return fmt.Errorf("setting up the pod's namespaces: %w", err)
 	}
@@ -380,11 +381,11 @@ func (m *monitor) start(s containerStart) (pid int, err error) {
 		files = append(files, s.log)
 	}
 	s.flags |= m.newsFlags(s.late)
-	a, err := m.call(record{code: msgStart, n: [4]int64{int64(s.flags), int64(s.pidMode)}, s: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
+	a, err := m.call(wire.Message{Code: msgStart, N: [4]int64{int64(s.flags), int64(s.pidMode)}, S: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
 	if err != nil {
 		return 0, fmt.Errorf("starting the container's process: %w", err)
 	}
-	return int(a.n[1]), nil
+	return int(a.N[1]), nil
 }
 
 // execStart is what the monitor needs to run one more process in a container.
@@ -402,53 +403,53 @@ type running struct {
 	m    *monitor
 	seq  uint32
 	pid  int
-	done chan record // its end, once
+	done chan wire.Message // its end, once
 }
 
 func (m *monitor) exec(s execStart) (*running, error) {
-	r := record{code: msgExec, s: [4]string{s.id}}
+	r := wire.Message{Code: msgExec, S: [4]string{s.id}}
 	files := []*os.File{s.helper, s.spec, s.status, s.stdio[0], s.stdio[1], s.stdio[2]}
 	if s.tty {
-		r.n[0] |= flagTTY
+		r.N[0] |= flagTTY
 	}
 	if s.cgroup != nil {
-		r.n[0] |= flagCgroupFD
+		r.N[0] |= flagCgroupFD
 		files = append(files, s.cgroup)
 	}
-	r.n[0] |= int64(m.newsFlags(s.late))
-	x := &running{m: m, done: make(chan record, 1)}
+	r.N[0] |= int64(m.newsFlags(s.late))
+	x := &running{m: m, done: make(chan wire.Message, 1)}
 	m.mu.Lock()
 	m.seq++
-	x.seq, r.seq = m.seq, m.seq
-	ch := make(chan record, 1)
-	m.waiting[r.seq], m.execs[r.seq] = ch, x.done
+	x.seq, r.Seq = m.seq, m.seq
+	ch := make(chan wire.Message, 1)
+	m.waiting[r.Seq], m.execs[r.Seq] = ch, x.done
 	m.mu.Unlock()
 	a, err := m.exchange(r, ch, files)
 	if err != nil {
 		m.mu.Lock()
-		delete(m.execs, r.seq)
+		delete(m.execs, r.Seq)
 		m.mu.Unlock()
 		return nil, err
 	}
-	x.pid = int(a.n[1])
+	x.pid = int(a.N[1])
 	return x, nil
 }
 
 func (x *running) kill(sig unix.Signal) error {
-	_, err := x.m.call(record{code: msgKill, n: [4]int64{int64(sig), int64(x.seq)}})
+	_, err := x.m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig), int64(x.seq)}})
 	return err
 }
 
 // kill signals a container's first process; unix.ESRCH when it has ended.
 func (m *monitor) kill(id string, sig unix.Signal) error {
-	_, err := m.call(record{code: msgKill, n: [4]int64{int64(sig)}, s: [4]string{id}})
+	_, err := m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig)}, S: [4]string{id}})
 	return err
 }
 
 // reopenLog makes log the container's; nil for a container without one. A monitor of an
 // earlier release opens the path that it knows.
 func (m *monitor) reopenLog(id string, log *os.File) error {
-	r := record{code: msgReopen, s: [4]string{id}}
+	r := wire.Message{Code: msgReopen, S: [4]string{id}}
 	if log == nil || m.protocol() < 2 {
 		_, err := m.call(r)
 		return err
@@ -471,8 +472,8 @@ func (m *monitor) newsFlags(late bool) int {
 // begun waits until the helper of a container has become the user's process, whose id it
 // answers, or has ended without (unix.ESRCH, too).
 func (m *monitor) begun(id string) (began bool, pid int, err error) {
-	a, err := m.call(record{code: msgBegun, s: [4]string{id}})
-	return a.n[1] != 0, int(a.n[2]), err
+	a, err := m.call(wire.Message{Code: msgBegun, S: [4]string{id}})
+	return a.N[1] != 0, int(a.N[2]), err
 }
 
 // shown drops the output of a container that the monitor holds for its first client, as far as
@@ -481,7 +482,7 @@ func (m *monitor) begun(id string) (began bool, pid int, err error) {
 func (m *monitor) shown(ctx context.Context, id string) error {
 	done := make(chan error, 1)
 	go func() { // the monitor may wait for the log's disk: then the call ends by its own bound
-		_, err := m.call(record{code: msgShown, s: [4]string{id}})
+		_, err := m.call(wire.Message{Code: msgShown, S: [4]string{id}})
 		done <- err
 	}()
 	select {
@@ -506,11 +507,11 @@ func (m *monitor) list() (map[string]bool, error) {
 	ids := map[string]bool{}
 	for {
 		known := len(ids)
-		a, err := m.call(record{code: msgList, n: [4]int64{int64(known)}})
+		a, err := m.call(wire.Message{Code: msgList, N: [4]int64{int64(known)}})
 		if err != nil {
 			return nil, err
 		}
-		for id := range strings.FieldsSeq(a.s[0]) {
+		for id := range strings.FieldsSeq(a.S[0]) {
 			ids[id] = true
 		}
 		// An answer holds some hundred; a monitor of the first protocol tells no more.
@@ -522,6 +523,6 @@ func (m *monitor) list() (map[string]bool, error) {
 
 // quit ends the monitor. Containers that still run lose their parent: kill them first.
 func (m *monitor) quit() {
-	_, _ = m.call(record{code: msgQuit}) // one that does not answer has ended
+	_, _ = m.call(wire.Message{Code: msgQuit}) // one that does not answer has ended
 	m.conn.Close()
 }

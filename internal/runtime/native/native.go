@@ -8,7 +8,7 @@
 // of different pods are started side by side.
 //
 // Every decision (which mounts, which capabilities, which filter) is a pure
-// function that yields a program of small operations (plan.go, program.go);
+// function that yields a program of small operations (package plan);
 // csrc/helper.c executes such a program inside the new container and nothing
 // else. Every running process belongs to the pod's monitor (csrc/monitor.c),
 // which outlives this process.

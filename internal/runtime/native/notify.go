@@ -8,24 +8,19 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-)
 
-// seccompAgent is who decides the calls that a profile leaves to SCMP_ACT_NOTIFY:
-// a program of the host that listens at the profile's listenerPath (OCI runtime-spec,
-// "containerProcessState").
-type seccompAgent struct {
-	path, metadata string
-}
+	"carob/internal/runtime/native/plan"
+)
 
 // agentPatience is how long a start waits for an agent that takes no listener.
 const agentPatience = 10 * time.Second
 
 // handOver gives the agent a filter's listener, which it closes. status is the
 // container's: creating at a start, running for an exec.
-func (a *seccompAgent) handOver(listener *os.File, id, bundle string, pid int, status specs.ContainerState) error {
+func handOver(a *plan.SeccompAgent, listener *os.File, id, bundle string, pid int, status specs.ContainerState) error {
 	defer listener.Close()
 	state, err := json.Marshal(specs.ContainerProcessState{
-		Version: specs.Version, Fds: []string{specs.SeccompFdName}, Pid: pid, Metadata: a.metadata,
+		Version: specs.Version, Fds: []string{specs.SeccompFdName}, Pid: pid, Metadata: a.Metadata,
 		State: specs.State{Version: specs.Version, ID: id, Status: status, Pid: pid, Bundle: bundle},
 	})
 	if err != nil {
@@ -37,8 +32,8 @@ func (a *seccompAgent) handOver(listener *os.File, id, bundle string, pid int, s
 	}
 	f := os.NewFile(uintptr(fd), "seccomp agent")
 	defer f.Close()
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: a.path}); err != nil {
-		return fmt.Errorf("calling the seccomp agent at %s: %w", a.path, err)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: a.Path}); err != nil {
+		return fmt.Errorf("calling the seccomp agent at %s: %w", a.Path, err)
 	}
 	c, err := unixConn(f)
 	if err != nil {
@@ -49,7 +44,7 @@ func (a *seccompAgent) handOver(listener *os.File, id, bundle string, pid int, s
 		return err
 	}
 	if _, _, err := c.WriteMsgUnix(state, unix.UnixRights(rawFD(listener)), nil); err != nil {
-		return fmt.Errorf("handing the listener to the seccomp agent at %s: %w", a.path, err)
+		return fmt.Errorf("handing the listener to the seccomp agent at %s: %w", a.Path, err)
 	}
 	return nil
 }

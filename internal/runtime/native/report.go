@@ -7,20 +7,21 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/plan"
 )
 
 // dialogue is the talk with one helper: it sends reports, and files of the image
 // that decide how its program goes on.
 type dialogue struct {
-	program   *program
-	waiting   func() error          // called while the helper waits for its first answer; nil: nothing to do
-	launching func(*identity) error // called with who it will be, before its last answer; nil: nothing to do
-	listener  func(*os.File) error  // takes the listener of a seccomp filter and closes it
+	program   *plan.Program
+	waiting   func() error               // called while the helper waits for its first answer; nil: nothing to do
+	launching func(*plan.Identity) error // called with who it will be, before its last answer; nil: nothing to do
+	listener  func(*os.File) error       // takes the listener of a seccomp filter and closes it
 
-	id    *identity
+	id    *plan.Identity
 	pid   int  // of the process that the helper went on as; 0: it is the one it was
 	ready bool // all is done but the exec
 	files [][]byte
@@ -95,7 +96,7 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 		used += reportHeader + int(n)
 		switch kind {
 		case reportFailure:
-			return used, d.program.failure(int(op), stage, errno, string(data))
+			return used, d.program.Failure(int(op), stage, errno, string(data))
 		case reportProcess:
 			if d.pid == 0 { // who comes later may be the container's
 				d.pid = int(errno)
@@ -103,10 +104,10 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 		case reportReady:
 			d.ready = true
 		case reportFile:
-			if d.program.then == nil || d.id != nil {
+			if !d.program.Asks() || d.id != nil {
 				return used, errors.New("the helper sent a file that nobody asked for")
 			}
-			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.program.questions() {
+			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.program.Questions() {
 				continue
 			}
 			if waiting := d.waiting; waiting != nil {
@@ -115,7 +116,7 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 					return used, err
 				}
 			}
-			answer, id, err := d.program.answer(d.files)
+			answer, id, err := d.program.Answer(d.files)
 			if err != nil {
 				return used, err
 			}
@@ -140,80 +141,4 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 		}
 	}
 	return used, nil
-}
-
-// failure words a failed operation as users of runc know it.
-func (p *program) failure(index int, stage uint32, errno unix.Errno, detail string) error {
-	if index >= len(p.ops) {
-		return fmt.Errorf("container program ended without an exec")
-	}
-	o := &p.ops[index]
-	switch o.code {
-	case opLookup, opExec:
-		switch {
-		case stage == 1:
-			return &execError{fmt.Sprintf("exec: %q: executable file not found in $PATH", detail), errno}
-		case stage == 2 && errno == unix.ENOENT:
-			return &execError{fmt.Sprintf("exec: %q: stat %s: %v", detail, detail, errno), errno}
-		case stage == 2:
-			return &execError{fmt.Sprintf("exec: %q: %v", detail, errno), errno}
-		default:
-			return &execError{fmt.Sprintf("exec %s: %v", detail, errno), errno}
-		}
-	case opAsk:
-		return fmt.Errorf("reading users and groups of the image: %w", errno)
-	case opTree, opTreeIn:
-		return fmt.Errorf("opening mount source %q: %w", strings.TrimSuffix(o.s[0]+"/"+o.s[1], "/"), errno)
-	case opAttach:
-		if errno == unix.EPERM && o.n[2] != procFree {
-			return fmt.Errorf("error mounting to rootfs at %q: it is inside /proc, or would replace it by something else", o.s[0])
-		}
-		return fmt.Errorf("error mounting to rootfs at %q: %w", o.s[0], errno)
-	case opMount:
-		if errno == unix.ELOOP {
-			return fmt.Errorf("error mounting %q to rootfs at %q: the image has a symbolic link there, which must be a directory", o.s[0], o.s[2])
-		}
-		return fmt.Errorf("error mounting %q to rootfs at %q: %w", o.s[0], o.s[2], errno)
-	case opMountHost:
-		return fmt.Errorf("error mounting %q at %q: %w", o.s[0], o.s[2], errno)
-	case opAttr:
-		if o.n[2] >= 0 && errno == unix.EINVAL {
-			return fmt.Errorf("showing mount %d with the ids of the pod's user namespace: its file system can't do that: %w", o.n[0], errno)
-		}
-		return fmt.Errorf("setting attributes of mount %d (set %#x, propagation %#x): %w", o.n[0], o.n[1], o.n[3], errno)
-	case opCwd:
-		if errno == unix.EXDEV {
-			return fmt.Errorf("working directory %q is outside of the container", o.s[0])
-		}
-		return fmt.Errorf("chdir to cwd (%q) set in config.json failed: %w", o.s[0], errno)
-	case opWrite:
-		return fmt.Errorf("write %q to %q: %w", o.s[1], o.s[0], errno)
-	case opStdio:
-		return fmt.Errorf("giving the process its standard streams (/dev/null of the container): %w", errno)
-	case opSeccomp:
-		return fmt.Errorf("error loading seccomp filter into kernel: %w", errno)
-	case opFork, opEnter:
-		return fmt.Errorf("making a process in the container's process namespace: %w", errno)
-	case opProc:
-		return fmt.Errorf("error mounting \"proc\" to rootfs at %q: %w", o.s[0], errno)
-	case opCreds:
-		return fmt.Errorf("setting user and capabilities: %w", errno)
-	}
-	return fmt.Errorf("container setup, operation %d (%s): %w", o.code, strings.Trim(o.s[0]+" "+o.s[1], " \x00"), errno)
-}
-
-// execError says that the user's program could not be executed.
-type execError struct {
-	text  string
-	errno unix.Errno
-}
-
-func (e *execError) Error() string { return e.text }
-
-// exitCode is what a shell would answer: 127 not found, 126 not executable.
-func (e *execError) exitCode() int32 {
-	if e.errno == unix.ENOENT {
-		return 127
-	}
-	return 126
 }

@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/plan"
 )
 
 // Runtime is the native runtime. It is safe for concurrent use; its lock covers
@@ -37,8 +38,8 @@ type Runtime struct {
 	left      *leftovers
 
 	apparmorWarning sync.Once
-	secrets         sync.Mutex     // mounting and unmounting their memory, and what is made in it
-	alter           func(*program) // set by tests that break programs
+	secrets         sync.Mutex          // mounting and unmounting their memory, and what is made in it
+	alter           func(*plan.Program) // set by tests that break programs
 
 	mu         sync.RWMutex
 	sandboxes  map[string]*sandbox

@@ -19,6 +19,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/network"
+	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/wire"
 )
 
 // sandbox is a pod's place: its namespaces, held by its monitor, and its files.
@@ -214,7 +216,7 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("making the pod's shared memory: %w", err)
 	}
-	if err := unix.Mount("shm", shm, "tmpfs", stdFlags, fmt.Sprintf("mode=1777,size=65536k,uid=%d,gid=%d", uid, gid)); err != nil {
+	if err := unix.Mount("shm", shm, "tmpfs", plan.StdFlags, fmt.Sprintf("mode=1777,size=65536k,uid=%d,gid=%d", uid, gid)); err != nil {
 		return fmt.Errorf("mounting the pod's shared memory: %w", err)
 	}
 	return nil
@@ -268,7 +270,7 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
 		}
 		if strings.IndexByte(value, 0) >= 0 {
-			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: its value: %v", name, errHasNUL)
+			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: its value: %v", name, wire.ErrNUL)
 		}
 		if why := sysctlRefused(s, path); why != "" {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q: %s", name, why)
@@ -415,15 +417,15 @@ func emptyDir(dir string) error {
 }
 
 // listener hands a monitor's events to the containers they are about.
-func (r *Runtime) listener(s *sandbox) func(record) {
-	return func(e record) {
-		switch e.code {
+func (r *Runtime) listener(s *sandbox) func(wire.Message) {
+	return func(e wire.Message) {
+		switch e.Code {
 		case eventExit:
 			r.mu.RLock()
-			c := r.containers[e.s[0]]
+			c := r.containers[e.S[0]]
 			r.mu.RUnlock()
 			if c != nil {
-				go r.exited(c, exitFile{code: int32(e.n[0]), at: e.n[1], oom: e.n[2] != 0})
+				go r.exited(c, exitFile{code: int32(e.N[0]), at: e.N[1], oom: e.N[2] != 0})
 			}
 		case eventPodExit:
 			go r.sandboxDied(s)

@@ -6,87 +6,39 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/plan"
 )
-
-// The parts of a label as policies write them. A level is a sensitivity with categories, or a range
-// of two: s0:c1,c5.c9-s1. None of them can hold what ends a part, a mount option or a string.
-var (
-	selinuxName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,254}$`)
-	selinuxLevel = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_]*)(:\w+([,.]\w+)*)?(-[A-Za-z][A-Za-z0-9_]*(:\w+([,.]\w+)*)?)?$`)
-)
-
-// maxSelinuxLevel is in bytes. The options of a mount have to fit into a page, with the paths of the image.
-const maxSelinuxLevel = 512
-
-// selinuxLabels are what CRI's options make: the label of the process and that of
-// the files which are the container's own. Without options there are none.
-func selinuxLabels(o *cri.SELinuxOption) (process, files string, err error) {
-	for _, part := range []struct {
-		name, value string
-		is          *regexp.Regexp
-	}{{"user", o.GetUser(), selinuxName}, {"role", o.GetRole(), selinuxName}, {"type", o.GetType(), selinuxName}, {"level", o.GetLevel(), selinuxLevel}} {
-		if part.value != "" && (!part.is.MatchString(part.value) || len(part.value) > maxSelinuxLevel) {
-			return "", "", fmt.Errorf("SELinux options: %q is no %s", part.value, part.name)
-		}
-	}
-	if o == nil || o.Type == "" && o.Level == "" {
-		return "", "", nil
-	}
-	or := func(s, d string) string {
-		if s == "" {
-			return d
-		}
-		return s
-	}
-	level := or(o.Level, "s0")
-	return fmt.Sprintf("%s:%s:%s:%s", or(o.User, "system_u"), or(o.Role, "system_r"), or(o.Type, "container_t"), level),
-		"system_u:object_r:container_file_t:" + level, nil
-}
-
-// context is the mount option that gives a label to all files of a mount.
-func (pl *containerPlan) context() string { return `context="` + pl.fileLabel + `"` }
-
-// labelled returns a mount whose files have the container's label. A bind mount
-// shows files that have labels of their own.
-func (pl *containerPlan) labelled(m mount.Mount) mount.Mount {
-	if pl.fileLabel != "" && m.Type == "overlay" {
-		m.Options = append(slices.Clip(m.Options), pl.context())
-	}
-	return m
-}
 
 // relabel gives the container's label to the files of the pod that it mounts, and
 // to the volumes for which the agent wants that.
-func (pl *containerPlan) relabel() error {
-	if pl.fileLabel == "" {
+func relabel(pl *plan.Container) error {
+	if pl.FileLabel == "" {
 		return nil
 	}
 	var paths []string
-	for _, p := range pl.etc {
+	for _, p := range pl.Etc {
 		paths = append(paths, p)
 	}
-	if pl.shm != "" && pl.shm != "/dev/shm" {
-		paths = append(paths, pl.shm)
+	if pl.Shm != "" && pl.Shm != "/dev/shm" {
+		paths = append(paths, pl.Shm)
 	}
-	for _, m := range pl.config.Mounts {
+	for _, m := range pl.Config.Mounts {
 		if m.SelinuxRelabel && m.HostPath != "" {
 			paths = append(paths, m.HostPath)
 		}
 	}
-	for _, m := range pl.rootfs {
+	for _, m := range pl.RootFS {
 		if m.Type == "bind" && !slices.Contains(m.Options, "ro") {
 			paths = append(paths, m.Source)
 		}
 	}
 	for _, p := range paths {
-		if err := relabelTree(p, pl.fileLabel); err != nil {
+		if err := relabelTree(p, pl.FileLabel); err != nil {
 			return fmt.Errorf("relabelling %s: %w", p, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/plan"
 )
 
 // StartContainer starts the container's process. A program that can't be
@@ -80,7 +81,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 
 // launching records who the container's process will be, before it can be: a runtime that
 // finds the process running, because this one was killed, must know.
-func (r *Runtime) launching(c *container, id *identity) error {
+func (r *Runtime) launching(c *container, id *plan.Identity) error {
 	c.mu.Lock()
 	c.rec.LaunchedAt, c.rec.User = time.Now().UnixNano(), id
 	c.mu.Unlock()
@@ -112,7 +113,7 @@ func (r *Runtime) endLost(c *container) {
 
 // launch makes the cgroup, has the monitor start the helper and waits until it
 // became the user's process.
-func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *identity, err error) {
+func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *plan.Identity, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, nil, err
 	}
@@ -120,29 +121,29 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := pl.relabel(); err != nil {
+	if err := relabel(pl); err != nil {
 		return 0, nil, err
 	}
-	p, err := pl.program()
+	p, err := pl.Program()
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.through(StepStartProgram, pl.id); err != nil {
+	if err := r.through(StepStartProgram, pl.ID); err != nil {
 		return 0, nil, err
 	}
 	release, err := r.makeCgroup(ctx, c)
 	defer release()
-	if err := errors.Join(err, r.through(StepStartCgroup, pl.id)); err != nil {
+	if err := errors.Join(err, r.through(StepStartCgroup, pl.ID)); err != nil {
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
-	if err := errors.Join(r.groups.Apply(pl.cgroup, c.resources()), r.through(StepStartLimits, pl.id)); err != nil {
+	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.through(StepStartLimits, pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	if err := errors.Join(r.groups.LimitDevices(pl.cgroup, rulesOf(pl.devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.id)); err != nil {
+	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	st := containerStart{id: pl.id, logPath: c.rec.LogPath, late: pl.late}
+	st := containerStart{id: pl.ID, logPath: c.rec.LogPath, late: pl.Late}
 	if st.helper, err = r.programs.theHelper(); err != nil {
 		return 0, nil, err
 	}
@@ -153,7 +154,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 			f.Close()
 		}
 	}()
-	if st.dir, err = os.Open(r.containerDir(pl.id)); err != nil {
+	if st.dir, err = os.Open(r.containerDir(pl.ID)); err != nil {
 		return 0, nil, err
 	}
 	open = append(open, st.dir)
@@ -163,37 +164,37 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if st.log != nil {
 		open = append(open, st.log)
 	}
-	if st.oom = r.groups.OOMFile(pl.cgroup); st.oom != nil {
+	if st.oom = r.groups.OOMFile(pl.Cgroup); st.oom != nil {
 		open = append(open, st.oom)
 	}
-	place := r.groups.Entry(pl.cgroup)
+	place := r.groups.Entry(pl.Cgroup)
 	if st.cgroup, err = place.Open(); err != nil {
 		return 0, nil, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
 	if st.cgroup != nil {
 		open = append(open, st.cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
+	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 		st.spec, st.status = spec, report
 		pid, err := m.start(st)
-		return pid, errors.Join(err, r.through(StepStartClone, pl.id))
-	}, func() { _ = m.kill(pl.id, unix.SIGKILL) })
+		return pid, errors.Join(err, r.through(StepStartClone, pl.ID))
+	}, func() { _ = m.kill(pl.ID, unix.SIGKILL) })
 	if errors.Is(err, errKilledEarly) && cgroups.OOMKilled(st.oom) {
 		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 	}
-	if err == nil && pl.hooks != nil {
-		r.lateHooks(ctx, "poststart", pl.hooks.Poststart, r.stateOf(&c.rec, pid, specs.StateRunning, pl.config.Annotations))
+	if err == nil && pl.Hooks != nil {
+		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart, r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
 	}
-	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.id))
+	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.ID))
 }
 
 // runProgram has start run a program and waits for its outcome. launching, if it is not nil, hears who
 // the process will be before the helper does.
-func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program, state specs.ContainerState, launching func(*identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *identity, error) {
+func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, state specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *plan.Identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
-	code, err := p.encode()
+	code, err := p.Encode()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -214,10 +215,10 @@ func (r *Runtime) runProgram(ctx context.Context, pl *containerPlan, p *program,
 	}
 	stop := context.AfterFunc(ctx, kill)
 	talk := dialogue{program: p, launching: launching}
-	if pl.filter != nil && pl.filter.agent != nil {
-		talk.listener = func(f *os.File) error { return pl.filter.agent.handOver(f, pl.id, r.secretDir(pl.id), pid, state) }
+	if pl.Filter != nil && pl.Filter.Agent != nil {
+		talk.listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, state) }
 	}
-	if pl.hooks != nil && state == specs.StateCreating {
+	if pl.Hooks != nil && state == specs.StateCreating {
 		talk.waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
 	err = talk.talk(ours)

@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/atomicfile"
+	"carob/internal/runtime/native/plan"
 )
 
 // sandboxRecord is what is kept of a sandbox on disk.
@@ -55,7 +56,7 @@ type containerRecord struct {
 	Reason     string          `json:"reason,omitempty"`
 	Message    string          `json:"message,omitempty"`
 	Pid        int             `json:"pid,omitempty"`
-	User       *identity       `json:"user,omitempty"`
+	User       *plan.Identity  `json:"user,omitempty"`
 	Poststop   []specs.Hook    `json:"poststop,omitempty"`  // hooks of its CDI devices
 	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
 }

@@ -16,6 +16,8 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"carob/internal/base/netns"
+	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/wire"
 )
 
 // Streams is the side of the runtime that a streaming server calls
@@ -109,7 +111,7 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}
 	code, err := s.r.exec(ctx, c, call)
 	if err != nil {
-		if e, ok := errors.AsType[*execError](err); ok {
+		if e, ok := errors.AsType[*plan.ExecError](err); ok {
 			// An exit code reaches the client without its reason: tell that as a shell does.
 			switch { // a client that is gone needs no reason
 			case call.err != nil:
@@ -117,7 +119,7 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 			case tty:
 				_, _ = fmt.Fprintf(call.out, "%v\r\n", e)
 			}
-			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.exitCode())}
+			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.ExitCode())}
 		}
 		return err
 	}
@@ -166,8 +168,8 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running: %v", c.rec.ID, err)
 	}
 	defer conn.Close()
-	req := record{code: msgAttach, s: [4]string{c.rec.ID}}
-	if _, err := conn.Write(req.append(nil)); err != nil {
+	req := wire.Message{Code: msgAttach, S: [4]string{c.rec.ID}}
+	if _, err := conn.Write(req.Append(nil)); err != nil {
 		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
 	}
 	b := make([]byte, 64<<10)
@@ -175,15 +177,15 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 	if err != nil {
 		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
 	}
-	a, err := parseRecord(b[:n])
+	a, err := wire.Parse(b[:n])
 	if err != nil {
 		return err
 	}
-	if unix.Errno(a.n[0]) == unix.ESRCH {
+	if unix.Errno(a.N[0]) == unix.ESRCH {
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
 	}
-	if a.n[0] != 0 {
-		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, unix.Errno(a.n[0]))
+	if a.N[0] != 0 {
+		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, unix.Errno(a.N[0]))
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if in != nil {

@@ -2,23 +2,21 @@ package native
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-)
 
-// errHasNUL refuses a string that C and the kernel would read to its first zero byte only.
-var errHasNUL = errors.New("it holds a NUL character")
+	"carob/internal/runtime/native/wire"
+)
 
 // refuseNUL refuses a message of CRI with a NUL in one of its strings. The error names the
 // field and never the value, which may be a secret.
 func refuseNUL(m proto.Message) error {
 	if at := findNUL(m.ProtoReflect()); at != "" {
-		return status.Errorf(codes.InvalidArgument, "%s: %v", at, errHasNUL)
+		return status.Errorf(codes.InvalidArgument, "%s: %v", at, wire.ErrNUL)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func FuzzCDI(f *testing.F) {
 			return
 		}
 		for _, d := range devices {
-			if d.path == "" {
+			if d.Path == "" {
 				t.Errorf("%s: device %+v", text, d)
 			}
 		}
@@ -49,10 +49,9 @@ func FuzzCDI(f *testing.F) {
 	})
 }
 
-// FuzzTexts reads the small texts of others: signals of images, options of mounts,
-// figures of the kernel.
+// FuzzTexts reads the small texts of others: signals of images, figures of the kernel.
 func FuzzTexts(f *testing.F) {
-	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1", "99999999999999999999", "ro,nosuid,lowerdir=/a:/b,upperdir=/c,workdir=/d", "loop,X-containerd.x", "lowerdir=",
+	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1", "99999999999999999999",
 		"Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\nlo: 1 2\n", "eth0:18446744073709551616 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"} {
 		f.Add(text)
 	}
@@ -60,10 +59,6 @@ func FuzzTexts(f *testing.F) {
 		if s, err := parseSignal(text); err == nil && (s < 1 || s > 64) {
 			t.Errorf("%q: signal %d", text, s)
 		}
-		if o, err := parseOptions(strings.Split(text, ",")); err == nil && o.recursive && !o.bind {
-			t.Errorf("%q: %+v", text, o)
-		}
-		_, _ = shortenOverlay(text)
 		if u := parseNetDev([]byte(text)); u == nil {
 			t.Errorf("%q: nothing", text)
 		}

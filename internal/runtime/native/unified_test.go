@@ -81,34 +81,3 @@ func TestSignals(t *testing.T) {
 		}
 	}
 }
-
-func TestShortOverlay(t *testing.T) {
-	dir, data := shortenOverlay("index=off,lowerdir=/var/lib/carob/s/1/fs:/var/lib/carob/s/2/fs,upperdir=/var/lib/carob/rw/x/fs,workdir=/var/lib/carob/rw/x/work")
-	if dir != "/var/lib/carob" || data != "index=off,lowerdir=s/1/fs:s/2/fs,upperdir=rw/x/fs,workdir=rw/x/work" {
-		t.Errorf("%q, %q", dir, data)
-	}
-	if dir, data := shortenOverlay("lowerdir=/a:/b"); dir != "/" || data != "lowerdir=/a:/b" {
-		t.Errorf("%q, %q", dir, data)
-	}
-}
-
-func TestCapabilities(t *testing.T) {
-	const all = uint64(allCapabilities)
-	for _, c := range []struct {
-		caps       *cri.Capability
-		privileged bool
-		host, want uint64
-	}{
-		{nil, false, all, 0xa80425fb},
-		{nil, true, all, all},
-		{nil, true, all &^ (1 << unix.CAP_SYS_RAWIO), all &^ (1 << unix.CAP_SYS_RAWIO)},
-		{&cri.Capability{AddCapabilities: []string{"SYS_TIME"}}, false, all, 0xa80425fb | 1<<unix.CAP_SYS_TIME},
-		{&cri.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"net_raw"}}, false, all, all &^ (1 << unix.CAP_NET_RAW)},
-		{&cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"CAP_CHOWN"}}, false, all, 1 << unix.CAP_CHOWN},
-	} {
-		got, err := capabilitiesOf(c.caps, c.privileged, c.host)
-		if err != nil || got.bounding != c.want || got.effective != c.want || got.ambient != 0 {
-			t.Errorf("%v: %#x, want %#x, %v", c.caps, got.bounding, c.want, err)
-		}
-	}
-}

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/plan"
 )
 
 // idsOf is the user namespace that a sandbox asks for; empty for the host's.
@@ -101,9 +103,9 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 
 // startHolder starts the helper in new namespaces with a program that only waits.
 func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, error) {
-	p := &program{}
-	p.gate()
-	code, err := p.encode()
+	p := &plan.Program{}
+	p.Gate()
+	code, err := p.Encode()
 	if err != nil {
 		return nil, err
 	}

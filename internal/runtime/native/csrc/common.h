@@ -1,4 +1,4 @@
-// What monitor and helper share: the record, the numbers of the descriptors that
+// What monitor and helper share: the message, the numbers of the descriptors that
 // the monitor hands to the helper, and a few lines both need.
 #ifndef CAROB_COMMON_H
 #define CAROB_COMMON_H
@@ -28,21 +28,21 @@ enum {
 // about to become the user's process, it could not. The end of the pipe tells the rest.
 enum { NEWS_PID = 'P', NEWS_EXEC = 'X', NEWS_FAILED = 'E' };
 
-// record is one operation of a helper's program and one message to or from the
+// message is one operation of a helper's program and one request, answer or event of the
 // monitor: a header, then four strings, each ended by a zero byte; size is a
 // multiple of eight and counts all of it. A string holds no other zero byte unless
-// its bit in flags, counted from BYTES, says so. Keep in step with record.go.
+// its bit in flags, counted from BYTES, says so. Keep in step with wire/message.go.
 enum { BYTES = 16 };
 
-struct record {
+struct message {
 	uint32_t code, size, flags, seq;
 	int64_t n[4];
 	uint32_t len[4];
 };
 
-// parse finds the strings of the record at r, of which have bytes are there; 0, or
-// -1 when it is not a whole record.
-static inline int parse(struct record *r, size_t have, char *s[4])
+// parse finds the strings of the message at r, of which have bytes are there; 0, or
+// -1 when it is not a whole message.
+static inline int parse(struct message *r, size_t have, char *s[4])
 {
 	size_t at = sizeof *r;
 	if (have < at || r->size < at || r->size > have || r->size % 8)

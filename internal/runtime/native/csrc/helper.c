@@ -2,7 +2,7 @@
 //
 // It is started by the pod's monitor in the child's namespaces, reads the
 // program from FD_SPEC and executes one operation after the other. It decides
-// nothing: the program was planned and checked in Go (program.go). The first
+// nothing: the program was planned and checked in Go (package plan). The first
 // operation that fails ends it with a report on FD_STATUS; when FD_STATUS closes
 // without a report of a failure, the user's process runs.
 #include "common.h"
@@ -24,7 +24,7 @@
 #include <sys/vfs.h>
 #include <termios.h>
 
-// Keep in step with program.go.
+// Keep in step with plan/program.go.
 enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
 	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH, OP_PIVOT,
@@ -32,9 +32,9 @@ enum {
 	OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK,
 };
 
-enum { OPTIONAL = 1 }; // record.flags: a failure is not one
+enum { OPTIONAL = 1 }; // message.flags: a failure is not one
 enum { PROC_NEVER, PROC_ONLY, PROC_FREE }; // what OP_ATTACH does about the file system of /proc
-enum { SLOTS = 256, MAX_FILE = 4 << 20, MAX_ANSWER = 64 << 20 };
+enum { HANDLES = 256, MAX_FILE = 4 << 20, MAX_ANSWER = 64 << 20 };
 enum { CLONE_TREE = 1, FROM_EMPTY = 4, TO_EMPTY = 0x40, READ_ONLY = 1, MAP_IDS = 0x100000 }; // of open_tree, move_mount, mount_setattr
 
 struct report {
@@ -51,7 +51,7 @@ static struct {
 	char *at, *end; // what of the program is left
 	uint32_t index;
 	int root;
-	int slot[SLOTS];
+	int handle[HANDLES];
 	uid_t owner; // of what we make in the root
 	gid_t group;
 	char path[4096]; // what OP_LOOKUP found
@@ -93,11 +93,11 @@ static void *grab(size_t n)
 	return p;
 }
 
-static int *slot(int64_t i)
+static int *handle(int64_t i)
 {
-	if (i < 0 || i >= SLOTS)
+	if (i < 0 || i >= HANDLES)
 		die(EBADSLT, 0, NULL);
-	return &S.slot[i];
+	return &S.handle[i];
 }
 
 static int send_fd(int sock, void *data, size_t n, int fd)
@@ -429,7 +429,7 @@ static int op_shed(void)
 			break;
 	}
 	S.root = -1;
-	memset(S.slot, -1, sizeof S.slot);
+	memset(S.handle, -1, sizeof S.handle);
 	return 0;
 }
 
@@ -505,20 +505,20 @@ static void op_lookup(const char *path)
 	die(ENOENT, 1, name);
 }
 
-static int run(struct record *o, char *s[4])
+static int run(struct message *o, char *s[4])
 {
 	char b[4096], *base;
 	int64_t *n = o->n;
 	int fd;
 	switch (o->code) {
 	case OP_OPEN:
-		return *slot(n[0]) = open(s[0], n[1] | O_CLOEXEC | O_NOCTTY);
-	case OP_WRITE: // to a slot, or to a path
-		return *s[0] ? put(s[0], s[1], o->len[1]) : write(*slot(n[0]), s[1], o->len[1]);
+		return *handle(n[0]) = open(s[0], n[1] | O_CLOEXEC | O_NOCTTY);
+	case OP_WRITE: // to a handle, or to a path
+		return *s[0] ? put(s[0], s[1], o->len[1]) : write(*handle(n[0]), s[1], o->len[1]);
 	case OP_UNSHARE:
 		return unshare(n[0]);
 	case OP_SETNS:
-		return setns(*slot(n[1]), n[0]);
+		return setns(*handle(n[1]), n[0]);
 	case OP_JOIN:
 		return setns(FD_TARGET, n[0]);
 	case OP_PROPAGATE:
@@ -526,17 +526,17 @@ static int run(struct record *o, char *s[4])
 	case OP_CHDIR:
 		return chdir(s[0]);
 	case OP_TREE:
-		return *slot(n[0]) = open_tree_at(AT_FDCWD, s[0], n[1] ? AT_RECURSIVE : 0);
+		return *handle(n[0]) = open_tree_at(AT_FDCWD, s[0], n[1] ? AT_RECURSIVE : 0);
 	case OP_TREE_IN: { // s[1] below the directory s[0], without a way out
 		int root = open(s[0], O_PATH | O_CLOEXEC | O_DIRECTORY);
 		if (root < 0 || (fd = open_in(root, s[1], 0)) < 0)
 			return keep(-1, root);
-		return keep(*slot(n[0]) = open_tree_at(fd, "", 0), keep(fd, root));
+		return keep(*handle(n[0]) = open_tree_at(fd, "", 0), keep(fd, root));
 	}
 	case OP_ATTR:
-		return set_attr(*slot(n[0]), n[3] & 1 ? AT_RECURSIVE : 0, n[1], n[3] & ~1, n[2] < 0 ? -1 : *slot(n[2]));
+		return set_attr(*handle(n[0]), n[3] & 1 ? AT_RECURSIVE : 0, n[1], n[3] & ~1, n[2] < 0 ? -1 : *handle(n[2]));
 	case OP_ATTACH_HOST:
-		return keep(syscall(SYS_move_mount, *slot(n[0]), "", AT_FDCWD, s[0], FROM_EMPTY), *slot(n[0]));
+		return keep(syscall(SYS_move_mount, *handle(n[0]), "", AT_FDCWD, s[0], FROM_EMPTY), *handle(n[0]));
 	case OP_MOUNT_HOST:
 		return mount(s[0], s[2], s[1], n[0], s[3]);
 	case OP_ROOT:
@@ -544,7 +544,7 @@ static int run(struct record *o, char *s[4])
 		S.group = n[1];
 		return chdir(s[0]) < 0 ? -1 : (S.root = open(".", O_PATH | O_CLOEXEC | O_DIRECTORY));
 	case OP_ATTACH:
-		return op_attach(*slot(n[0]), s[0], n[1], n[2]);
+		return op_attach(*handle(n[0]), s[0], n[1], n[2]);
 	case OP_MOUNT:
 		return op_mount(s, n[0], n[1]);
 	case OP_MKNOD:
@@ -562,7 +562,7 @@ static int run(struct record *o, char *s[4])
 	case OP_PIVOT:
 		return fchdir(S.root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ? -1 : chdir("/");
 	case OP_MASK:
-		return op_mask(s[0], *slot(n[0]));
+		return op_mask(s[0], *handle(n[0]));
 	case OP_READONLY:
 		return op_readonly(s[0]);
 	case OP_ASK:
@@ -605,7 +605,7 @@ static int run(struct record *o, char *s[4])
 	case OP_ENTER:
 		return op_enter();
 	case OP_PROC:
-		return op_proc(s[0], *slot(n[0]));
+		return op_proc(s[0], *handle(n[0]));
 	case OP_SHED:
 		return op_shed();
 	case OP_FORK:
@@ -628,7 +628,7 @@ int main(void)
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (fstat(FD_SPEC, &st) < 0 || fcntl(FD_STATUS, F_SETFD, FD_CLOEXEC) < 0)
 		_exit(126);
-	memset(S.slot, -1, sizeof S.slot);
+	memset(S.handle, -1, sizeof S.handle);
 	S.root = -1;
 	S.at = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, FD_SPEC, 0);
 	if (S.at == MAP_FAILED)
@@ -637,7 +637,7 @@ int main(void)
 	close(FD_SPEC);
 	umask(0); // modes are as planned
 	for (; S.at < S.end; S.index++) {
-		struct record *o = (struct record *)S.at;
+		struct message *o = (struct message *)S.at;
 		char *s[4];
 		if (parse(o, S.end - S.at, s) < 0)
 			die(errno, 0, NULL);

@@ -19,11 +19,11 @@ static struct conn *conns;
 
 int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *id, uint32_t len)
 {
-	char buf[sizeof(struct record) + 8192] = {0};
-	struct record *r = (struct record *)buf;
+	char buf[sizeof(struct message) + 8192] = {0};
+	struct message *r = (struct message *)buf;
 	if (len > 8000)
 		len = 8000;
-	*r = (struct record){.code = code, .flags = PROTOCOL, .seq = seq, .n = {a, b, c}, .len = {len}};
+	*r = (struct message){.code = code, .flags = PROTOCOL, .seq = seq, .n = {a, b, c}, .len = {len}};
 	memcpy(r + 1, id, len);
 	r->size = (sizeof *r + len + 4 + 7) & ~7;
 	return send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
@@ -160,7 +160,7 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 
 static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 {
-	struct record *m = (struct record *)b;
+	struct message *m = (struct message *)b;
 	char *s[4];
 	int r = -1, kept = 0;
 	int64_t value = 0;

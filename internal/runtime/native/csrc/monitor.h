@@ -123,8 +123,8 @@ int take_console(int sock);
 void reap(void);
 int hear(struct life *l);
 int signal_life(struct life *l, int sig);
-int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid);
-int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid);
-int setup(struct record *m, char *s[4], int *fd, int nfd, const char **what);
+int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid);
+int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid);
+int setup(struct message *m, char *s[4], int *fd, int nfd, const char **what);
 
 #endif

@@ -296,7 +296,7 @@ static int refuse(int e, int *fd, int n)
 	return errno = e, -1;
 }
 
-int start(struct record *m, char *s[4], int *fd, int nfd, int64_t *pid)
+int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 {
 	// fds: helper, spec, status, directory [, oom][, cgroup][, log]; strings: id, log, target
 	int cgroup = -1, log = -1, i = 4, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
@@ -362,7 +362,7 @@ out:;
 	return 0;
 }
 
-int exec_in(struct record *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid)
+int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid)
 {
 	// fds: helper, spec, status, stdin, stdout, stderr or console [, cgroup]
 	struct container *c = find(s[0]);
@@ -399,7 +399,7 @@ static int set_sysctl(const char *name, const char *value)
 
 // setup makes the monitor a pod's: namespaces, host name, sysctls, socket. The
 // text that explains a failure is left in *what.
-int setup(struct record *m, char *s[4], int *fd, int n, const char **what)
+int setup(struct message *m, char *s[4], int *fd, int n, const char **what)
 {
 	int i = 0;
 	int l = m->n[0] & LISTEN_FD && i < n ? fd[i++] : -1, net = m->n[0] & NETNS_FD && i < n ? fd[i++] : -1;

@@ -82,7 +82,7 @@ static long stub_syscall(long number, ...)
 static void run_script(void)
 {
 	memset(&S, 0, sizeof S);
-	memset(S.slot, -1, sizeof S.slot);
+	memset(S.handle, -1, sizeof S.handle);
 	S.root = -1;
 	uint32_t n = 0;
 	take(&n, sizeof n);
@@ -94,7 +94,7 @@ static void run_script(void)
 	S.at = program;
 	S.end = program + n;
 	for (; S.at < S.end; S.index++) {
-		struct record *o = (struct record *)S.at;
+		struct message *o = (struct message *)S.at;
 		char *s[4];
 		if (parse(o, S.end - S.at, s) < 0)
 			break;

@@ -1,5 +1,5 @@
-// What C reads of a record that Go wrote: three strings and a packed list of three,
-// each with its length as strlen sees it; as many zeros for a record that is refused.
+// What C reads of a message that Go wrote: three strings and a packed list of three,
+// each with its length as strlen sees it; as many zeros for a message that is refused.
 #include "fuzz.h"
 
 static void say(const char *s)
@@ -11,9 +11,9 @@ static void say(const char *s)
 
 static void run_script(void)
 {
-	struct record *r = (struct record *)script;
+	struct message *r = (struct message *)script;
 	char *s[4], *e[3];
-	// What Go expects: its record without header, ends, lengths in the list and padding.
+	// What Go expects: its message without header, ends, lengths in the list and padding.
 	int ok = parse(r, script_end - script, s) == 0;
 	uint32_t total = 0;
 	for (int i = 0; i < 3; i++)

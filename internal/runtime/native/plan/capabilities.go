@@ -1,4 +1,4 @@
-package native
+package plan
 
 import (
 	"fmt"
@@ -8,13 +8,13 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// capabilities are the sets a process gets, one bit per capability.
-type capabilities struct {
-	bounding, effective, inheritable, ambient uint64
+// Capabilities are the sets a process gets, one bit per capability.
+type Capabilities struct {
+	Bounding, Effective, Inheritable, Ambient uint64
 }
 
-// capabilityNames in the kernel's order.
-var capabilityNames = []string{
+// CapabilityNames in the kernel's order.
+var CapabilityNames = []string{
 	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
 	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
 	"SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
@@ -32,7 +32,7 @@ const defaultCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<un
 
 func capabilityBit(name string) (uint64, error) {
 	short := strings.TrimPrefix(strings.ToUpper(name), "CAP_")
-	for i, n := range capabilityNames {
+	for i, n := range CapabilityNames {
 		if n == short {
 			return 1 << i, nil
 		}
@@ -40,9 +40,9 @@ func capabilityBit(name string) (uint64, error) {
 	return 0, fmt.Errorf("unknown capability %q", name)
 }
 
-// capabilitiesOf are the sets for a security context. host bounds what there is
+// CapabilitySets are the sets for a security context. host bounds what there is
 // to give: a capability the host withholds is left out.
-func capabilitiesOf(c *cri.Capability, privileged bool, host uint64) (capabilities, error) {
+func CapabilitySets(c *cri.Capability, privileged bool, host uint64) (Capabilities, error) {
 	set := uint64(defaultCapabilities)
 	if privileged {
 		set = allCapabilities
@@ -70,14 +70,14 @@ func capabilitiesOf(c *cri.Capability, privileged bool, host uint64) (capabiliti
 			}
 			b, err := capabilityBit(name)
 			if err != nil {
-				return capabilities{}, err
+				return Capabilities{}, err
 			}
 			change.apply(b)
 		}
 	}
 	set &= host
 	ambient &= host
-	return capabilities{bounding: set, effective: set, inheritable: ambient, ambient: ambient}, nil
+	return Capabilities{Bounding: set, Effective: set, Inheritable: ambient, Ambient: ambient}, nil
 }
 
 func has(list []string, name string) bool {

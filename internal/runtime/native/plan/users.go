@@ -1,4 +1,4 @@
-package native
+package plan
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// identity is who a container's process is.
-type identity struct {
+// Identity is who a container's process is.
+type Identity struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"` // the primary one first
@@ -19,8 +19,8 @@ type identity struct {
 
 // wantedUser is who a container asks to be, by names and numbers.
 type wantedUser struct {
-	spec   string // user[:group]; "" is user 0
-	gid    int64  // of the primary group; -1 leaves it to spec and the image
+	Spec   string // user[:group]; "" is user 0
+	GID    int64  // of the primary group; -1 leaves it to spec and the image
 	extra  []int64
 	strict bool // memberships of the image's group file don't count
 }
@@ -29,8 +29,8 @@ type wantedUser struct {
 // home directory ("" when the image does not know it). The list of groups has the
 // primary one first, then those of the image unless strict, then extra: clients of
 // CRI see it in the container's status.
-func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string, err error) {
-	user, groupName, _ := strings.Cut(w.spec, ":")
+func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string, err error) {
+	user, groupName, _ := strings.Cut(w.Spec, ":")
 	if user == "" {
 		user = "0"
 	}
@@ -38,7 +38,7 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 		return nil, "", err
 	}
 	uid, numeric := userNumber(user)
-	id = &identity{UID: uid}
+	id = &Identity{UID: uid}
 	found, name := false, ""
 	for f := range colonLines(passwd, 4) {
 		u, ok1 := userNumber(f[2])
@@ -47,7 +47,7 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 			continue
 		}
 		if !ok1 || !ok2 {
-			return nil, "", fmt.Errorf("the image's passwd file gives user %s the ids %q and %q: %w", user, f[2], f[3], errIDRange)
+			return nil, "", fmt.Errorf("the image's passwd file gives user %s the ids %q and %q: %w", user, f[2], f[3], ErrIDRange)
 		}
 		found, name, id.UID, id.GID = true, f[0], u, g
 		if len(f) > 5 && !strings.Contains(f[5], "\x00") {
@@ -62,8 +62,8 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 	if g, ok := userNumber(groupName); ok {
 		id.GID, groupFound = g, true
 	}
-	if w.gid >= 0 {
-		id.GID, groupFound = uint32(w.gid), true
+	if w.GID >= 0 {
+		id.GID, groupFound = uint32(w.GID), true
 	}
 	for f := range colonLines(group, 3) {
 		named := !groupFound && f[0] == groupName
@@ -73,7 +73,7 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 		}
 		g, ok := userNumber(f[2])
 		if !ok {
-			return nil, "", fmt.Errorf("the image's group file gives group %s the id %q: %w", f[0], f[2], errIDRange)
+			return nil, "", fmt.Errorf("the image's group file gives group %s the id %q: %w", f[0], f[2], ErrIDRange)
 		}
 		if named {
 			id.GID, groupFound = g, true
@@ -95,21 +95,21 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *identity, home string,
 	return id, home, nil
 }
 
-// errIDRange refuses a number that is no user or group. The kernel takes 32 bits of it and would
+// ErrIDRange refuses a number that is no user or group. The kernel takes 32 bits of it and would
 // see another one: root, for 4294967296.
-var errIDRange = errors.New("ids are numbers from 0 to 2147483647")
+var ErrIDRange = errors.New("ids are numbers from 0 to 2147483647")
 
 // check refuses numbers that are no ids, however they are given.
 func (w wantedUser) check() error {
-	user, group, _ := strings.Cut(w.spec, ":")
+	user, group, _ := strings.Cut(w.Spec, ":")
 	for _, s := range []string{user, group} {
 		if _, ok := userNumber(s); !ok && isNumber(s) {
-			return fmt.Errorf("user or group %s: %w", s, errIDRange)
+			return fmt.Errorf("user or group %s: %w", s, ErrIDRange)
 		}
 	}
-	for _, g := range append([]int64{max(w.gid, 0)}, w.extra...) {
+	for _, g := range append([]int64{max(w.GID, 0)}, w.extra...) {
 		if g < 0 || g > math.MaxInt32 {
-			return fmt.Errorf("group %d: %w", g, errIDRange)
+			return fmt.Errorf("group %d: %w", g, ErrIDRange)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package native
+package plan
 
 import (
 	"errors"
@@ -16,14 +16,14 @@ import (
 
 type volume struct {
 	mount  *cri.Mount
-	slot   int
+	handle int
 	target string
 }
 
 // openVolumes plans the container's own mounts, parents first, and opens those
 // that come from the host.
-func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
-	list := append([]*cri.Mount{}, pl.config.Mounts...)
+func (pl *Container) openVolumes(p *Program) ([]volume, error) {
+	list := append([]*cri.Mount{}, pl.Config.Mounts...)
 	depth := func(m *cri.Mount) int { return strings.Count(path.Clean(m.ContainerPath), "/") }
 	sort.SliceStable(list, func(i, j int) bool { return depth(list[i]) < depth(list[j]) })
 	var out []volume
@@ -40,12 +40,12 @@ func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs private propagation, not %s", m.HostPath, m.Propagation)
 		}
 		for _, o := range m.MountOptions {
-			if _, ok := volumeOptions[o]; !ok {
+			if _, ok := VolumeOptions[o]; !ok {
 				return nil, fmt.Errorf("mount of %q: option %q is not supported", m.HostPath, o)
 			}
 		}
-		if _, ok := pl.images[m.ContainerPath]; !ok {
-			v.slot = p.tree(m.HostPath, true)
+		if _, ok := pl.Images[m.ContainerPath]; !ok {
+			v.handle = p.tree(m.HostPath, true)
 		}
 		out = append(out, v)
 	}
@@ -54,35 +54,36 @@ func (pl *containerPlan) openVolumes(p *program) ([]volume, error) {
 
 // openImages mounts image volumes in the helper's own view, which by now sends
 // nothing back to the host, and opens what of them is wanted.
-func (pl *containerPlan) openImages(p *program, volumes []volume) error {
+func (pl *Container) openImages(p *Program, volumes []volume) error {
 	for i := range volumes {
-		im, ok := pl.images[volumes[i].mount.ContainerPath]
+		im, ok := pl.Images[volumes[i].mount.ContainerPath]
 		if !ok {
 			continue
 		}
-		for _, m := range im.mounts {
-			if err := hostMount(p, pl.labelled(m), im.staging); err != nil {
+		for _, m := range im.Mounts {
+			if err := hostMount(p, pl.labelled(m), im.Staging); err != nil {
 				return err
 			}
 		}
-		volumes[i].slot = p.treeIn(im.staging, im.subPath)
+		volumes[i].handle = p.treeIn(im.Staging, im.SubPath)
 	}
 	return nil
 }
 
-var volumeOptions = map[string]uint64{
+// VolumeOptions are the mount options that a volume may have, as MOUNT_ATTR_*.
+var VolumeOptions = map[string]uint64{
 	"rw": 0, "ro": unix.MOUNT_ATTR_RDONLY, "noexec": unix.MOUNT_ATTR_NOEXEC, "nosuid": unix.MOUNT_ATTR_NOSUID,
 	"nodev": unix.MOUNT_ATTR_NODEV, "noatime": unix.MOUNT_ATTR_NOATIME,
 }
 
 // attachVolume gives a mount its attributes and puts it in place.
-func (pl *containerPlan) attachVolume(p *program, v volume, userns int) {
+func (pl *Container) attachVolume(p *Program, v volume, userns int) {
 	var set uint64
 	if v.mount.Readonly {
 		set = unix.MOUNT_ATTR_RDONLY
 	}
 	for _, o := range v.mount.MountOptions {
-		set |= volumeOptions[o]
+		set |= VolumeOptions[o]
 	}
 	propagation := uint64(unix.MS_PRIVATE)
 	switch v.mount.Propagation {
@@ -91,14 +92,14 @@ func (pl *containerPlan) attachVolume(p *program, v volume, userns int) {
 	case cri.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		propagation = unix.MS_SHARED
 	}
-	p.attr(v.slot, 0, propagation, true, noUserNS)
+	p.attr(v.handle, 0, propagation, true, noUserNS)
 	if set != 0 {
-		p.attr(v.slot, set, 0, v.mount.RecursiveReadOnly, noUserNS)
+		p.attr(v.handle, set, 0, v.mount.RecursiveReadOnly, noUserNS)
 	}
 	if len(v.mount.UidMappings)+len(v.mount.GidMappings) > 0 {
-		p.attr(v.slot, 0, 0, true, userns)
+		p.attr(v.handle, 0, 0, true, userns)
 	}
-	p.attach(v.slot, v.target, procRule(v.target))
+	p.Attach(v.handle, v.target, procRule(v.target))
 }
 
 // procFiles may be replaced, as with runc: what lxcfs and its like provide.
@@ -112,29 +113,29 @@ var procFiles = []string{
 func procRule(target string) int64 {
 	switch {
 	case target == "/proc":
-		return procOnly
+		return ProcOnly
 	case slices.Contains(procFiles, target):
-		return procFree
+		return ProcFree
 	}
-	return procNever
+	return ProcNever
 }
 
 // hostMount mounts in the helper's own view of the host.
-func hostMount(p *program, m mount.Mount, target string) error {
+func hostMount(p *Program, m mount.Mount, target string) error {
 	o, err := parseOptions(m.Options)
 	if err != nil {
 		return err
 	}
 	if m.Type == "bind" || m.Type == "rbind" || o.bind {
-		slot := p.tree(m.Source, o.recursive || m.Type == "rbind")
-		p.attr(slot, o.attr, unix.MS_PRIVATE, false, noUserNS)
-		p.attachHost(slot, target)
+		handle := p.tree(m.Source, o.recursive || m.Type == "rbind")
+		p.attr(handle, o.attr, unix.MS_PRIVATE, false, noUserNS)
+		p.attachHost(handle, target)
 		return nil
 	}
 	if len(o.data) > 3500 && m.Type == "overlay" {
 		// One page is all that mount(2) takes: shorten the paths by their common directory.
 		dir, data := shortenOverlay(o.data)
-		p.chdir(dir)
+		p.Chdir(dir)
 		o.data = data
 		if len(o.data) > 4000 {
 			return fmt.Errorf("mounting the image: the options of %d bytes do not fit into a page", len(o.data))
@@ -228,25 +229,25 @@ func shortenOverlay(data string) (dir, short string) {
 }
 
 // mountRoot makes the container's root and enters it.
-func (pl *containerPlan) mountRoot(p *program, userns int) error {
-	for _, m := range pl.rootfs {
+func (pl *Container) mountRoot(p *Program, userns int) error {
+	for _, m := range pl.RootFS {
 		m, err := pl.mapLayers(p, m, userns)
 		if err != nil {
 			return err
 		}
-		if err := hostMount(p, pl.labelled(m), pl.rootDir); err != nil {
+		if err := hostMount(p, pl.labelled(m), pl.RootDir); err != nil {
 			return err
 		}
 	}
-	uid, gid := pl.usernsIDs.hostRoot()
-	p.root(pl.rootDir, uid, gid)
+	uid, gid := pl.RootUID, pl.RootGID
+	p.root(pl.RootDir, uid, gid)
 	return nil
 }
 
 // mapLayers shows the layers of an overlay with the ids of the pod's user
 // namespace: each lower directory becomes an idmapped mount over itself, in
 // the helper's own view. Options uidmap and gidmap are containerd's way of asking.
-func (pl *containerPlan) mapLayers(p *program, m mount.Mount, userns int) (mount.Mount, error) {
+func (pl *Container) mapLayers(p *Program, m mount.Mount, userns int) (mount.Mount, error) {
 	var options []string
 	mapped := false
 	for _, o := range m.Options {
@@ -259,15 +260,15 @@ func (pl *containerPlan) mapLayers(p *program, m mount.Mount, userns int) (mount
 	if !mapped {
 		return m, nil
 	}
-	if pl.userns == "" {
+	if pl.UserNS == "" {
 		return m, errors.New("the image's layers ask for a user namespace that the pod does not have")
 	}
 	for _, o := range options {
 		if lowers, ok := strings.CutPrefix(o, "lowerdir="); ok {
 			for dir := range strings.SplitSeq(lowers, ":") {
-				slot := p.tree(dir, false)
-				p.attr(slot, 0, unix.MS_PRIVATE, false, userns)
-				p.attachHost(slot, dir)
+				handle := p.tree(dir, false)
+				p.attr(handle, 0, unix.MS_PRIVATE, false, userns)
+				p.attachHost(handle, dir)
 			}
 		}
 	}
@@ -285,27 +286,27 @@ func mountsAt(list []*cri.Mount, target string) bool {
 }
 
 // openCgroupView opens the container's own cgroups (version 1).
-func (pl *containerPlan) openCgroupView(p *program) map[string]int {
+func (pl *Container) openCgroupView(p *Program) map[string]int {
 	views := map[string]int{}
-	if pl.groups.V2 || mountsAt(pl.config.Mounts, "/sys/fs/cgroup") {
+	if pl.Groups.V2 || mountsAt(pl.Config.Mounts, "/sys/fs/cgroup") {
 		return views
 	}
-	for i := range pl.groups.Tree {
-		h := &pl.groups.Tree[i]
-		views[h.Name] = p.tree(h.Mount+pl.cgroup, false)
+	for i := range pl.Groups.Tree {
+		h := &pl.Groups.Tree[i]
+		views[h.Name] = p.tree(h.Mount+pl.Cgroup, false)
 	}
 	return views
 }
 
 // mountSystem makes /proc, /dev, /sys and what belongs into them.
-func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views map[string]int, pidns int) {
-	mounts := pl.config.Mounts
-	uid, gid := pl.usernsIDs.hostRoot()
+func (pl *Container) mountSystem(p *Program, privileged bool, shm int, views map[string]int, pidns int) {
+	mounts := pl.Config.Mounts
+	uid, gid := pl.RootUID, pl.RootGID
 	owner := ""
-	if pl.userns != "" {
+	if pl.UserNS != "" {
 		owner = fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
 	}
-	if pl.fileLabel != "" {
+	if pl.FileLabel != "" {
 		owner += "," + pl.context()
 	}
 	switch {
@@ -313,12 +314,12 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	case pidns >= 0:
 		p.proc("/proc", pidns)
 	default:
-		p.mount("proc", "proc", "/proc", "", stdFlags)
+		p.Mount("proc", "proc", "/proc", "", StdFlags)
 	}
 	if !mountsAt(mounts, "/dev") {
-		p.mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k"+owner, unix.MS_NOSUID|unix.MS_STRICTATIME)
+		p.Mount("tmpfs", "tmpfs", "/dev", "mode=755,size=65536k"+owner, unix.MS_NOSUID|unix.MS_STRICTATIME)
 		for _, d := range defaultDevices {
-			p.mknod(d.path, d.mode, d.major, d.minor, uid, gid)
+			p.mknod(d.Path, d.Mode, d.Major, d.Minor, uid, gid)
 		}
 		for _, l := range [][2]string{
 			{"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"},
@@ -326,14 +327,14 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 		} {
 			p.symlink(l[0], l[1])
 		}
-		p.mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5), unix.MS_NOSUID|unix.MS_NOEXEC)
+		p.Mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5), unix.MS_NOSUID|unix.MS_NOEXEC)
 	}
 	if !mountsAt(mounts, "/dev/mqueue") {
-		p.mount("mqueue", "mqueue", "/dev/mqueue", "", stdFlags)
+		p.Mount("mqueue", "mqueue", "/dev/mqueue", "", StdFlags)
 	}
 	if shm >= 0 {
 		p.attr(shm, 0, unix.MS_PRIVATE, false, noUserNS)
-		p.attach(shm, "/dev/shm", procNever)
+		p.Attach(shm, "/dev/shm", ProcNever)
 	}
 	if mountsAt(mounts, "/sys") {
 		return
@@ -342,16 +343,16 @@ func (pl *containerPlan) mountSystem(p *program, privileged bool, shm int, views
 	if privileged {
 		ro, attr = 0, 0
 	}
-	p.mount("sysfs", "sysfs", "/sys", "", stdFlags|ro)
+	p.Mount("sysfs", "sysfs", "/sys", "", StdFlags|ro)
 	switch {
 	case mountsAt(mounts, "/sys/fs/cgroup"):
-	case pl.groups.V2:
-		p.mount("cgroup", "cgroup2", "/sys/fs/cgroup", "", stdFlags|unix.MS_RELATIME|ro)
+	case pl.Groups.V2:
+		p.Mount("cgroup", "cgroup2", "/sys/fs/cgroup", "", StdFlags|unix.MS_RELATIME|ro)
 	default:
-		p.mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, stdFlags)
+		p.Mount("cgroup", "tmpfs", "/sys/fs/cgroup", "mode=755"+owner, StdFlags)
 		for _, name := range slices.Sorted(maps.Keys(views)) {
 			p.attr(views[name], attrSafe|attr, unix.MS_PRIVATE, false, noUserNS)
-			p.attach(views[name], "/sys/fs/cgroup/"+name, procNever)
+			p.Attach(views[name], "/sys/fs/cgroup/"+name, ProcNever)
 			for c := range strings.SplitSeq(name, ",") {
 				if c != name { // cpu -> cpu,cpuacct
 					p.symlink(name, "/sys/fs/cgroup/"+c)

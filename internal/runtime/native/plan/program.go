@@ -1,0 +1,341 @@
+package plan
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/wire"
+)
+
+// Operations of csrc/helper.c, in its order.
+const (
+	OpOpen = 1 + iota
+	OpWrite
+	OpUnshare
+	OpSetns
+	OpJoin
+	OpPropagate
+	OpChdir
+	OpTree
+	OpTreeIn
+	OpAttr
+	OpAttachHost
+	OpMountHost
+	OpRoot
+	OpAttach
+	OpMount
+	OpMknod
+	OpSymlink
+	OpMkdir
+	OpAttrPath
+	OpPivot
+	OpMask
+	OpReadonly
+	OpAsk
+	OpKeyring
+	OpTTY
+	OpStdio
+	OpSeccomp
+	OpCwd
+	OpCreds
+	OpNoNewPrivs
+	OpLookup
+	OpExec
+	OpGate
+	OpEnter
+	OpProc
+	OpShed
+	OpFork
+)
+
+const flagOptional = 1
+
+// What OpAttach does about the file system of /proc (helper.c).
+const (
+	ProcNever = iota // the target must not be on it
+	ProcOnly         // only a /proc may be attached
+	ProcFree
+)
+
+// maxHandles is how many open files and detached mounts a program can hold (helper.c).
+const maxHandles = 256
+
+// Program is what the helper executes to become a container's process. Building
+// one has no effects. A path "in the root" is resolved inside the container's
+// file system before it is the root, whatever symbolic links it holds.
+type Program struct {
+	Ops     []wire.Message // only tests change them
+	handles int
+	then    continuation // after OpAsk, which is the last operation until it is answered
+	err     error        // the first thing that can't be said to the helper
+}
+
+// continuation plans the rest of a program by the files that the helper sent.
+type continuation func(p *Program, files [][]byte) (*Identity, error)
+
+func (p *Program) add(r wire.Message) {
+	p.fail(r.Check())
+	p.Ops = append(p.Ops, r)
+}
+
+func (p *Program) fail(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+// handle adds an operation that opens something and answers where it is held.
+func (p *Program) handle(r wire.Message) int {
+	r.N[0] = int64(p.handles)
+	p.add(r)
+	p.handles++
+	return p.handles - 1
+}
+
+// optional marks the last operation as one that may fail.
+func (p *Program) optional() { p.Ops[len(p.Ops)-1].Flags |= flagOptional }
+
+// open opens a file of the host, with O_* flags.
+func (p *Program) open(path string, flags int) int {
+	return p.handle(wire.Message{Code: OpOpen, N: [4]int64{0, int64(flags)}, S: [4]string{path}})
+}
+
+// Write writes to a file of the host.
+func (p *Program) Write(path, data string) {
+	p.add(wire.Message{Code: OpWrite, S: [4]string{path, data}})
+}
+
+// writeHandle writes to a file that was opened before.
+func (p *Program) writeHandle(handle int, data string) {
+	p.add(wire.Message{Code: OpWrite, N: [4]int64{int64(handle)}, S: [4]string{"", data}})
+}
+
+func (p *Program) unshare(flags int) {
+	p.add(wire.Message{Code: OpUnshare, N: [4]int64{int64(flags)}})
+}
+
+// setns enters a namespace that is open in a handle.
+func (p *Program) setns(handle, kind int) {
+	p.add(wire.Message{Code: OpSetns, N: [4]int64{int64(kind), int64(handle)}})
+}
+
+// join enters the given namespaces of the container's first process (exec).
+func (p *Program) join(kinds int) {
+	p.add(wire.Message{Code: OpJoin, N: [4]int64{int64(kinds)}})
+}
+
+func (p *Program) propagate(flags uintptr) {
+	p.add(wire.Message{Code: OpPropagate, N: [4]int64{int64(flags)}})
+}
+
+// Chdir changes to a directory of the host.
+func (p *Program) Chdir(path string) { p.add(wire.Message{Code: OpChdir, S: [4]string{path}}) }
+
+// tree detaches a copy of the mount tree at a host path.
+func (p *Program) tree(source string, recursive bool) int {
+	return p.handle(wire.Message{Code: OpTree, N: [4]int64{0, b2i(recursive)}, S: [4]string{source}})
+}
+
+// treeIn is tree for a path below dir that must not lead out of it.
+func (p *Program) treeIn(dir, path string) int {
+	return p.handle(wire.Message{Code: OpTreeIn, S: [4]string{dir, path}})
+}
+
+const noUserNS = -1
+
+// attr sets mount attributes (MOUNT_ATTR_*) and propagation of a handle, and shows
+// it with the ids of the user namespace that is open in another one.
+func (p *Program) attr(handle int, set, propagation uint64, recursive bool, userns int) {
+	p.add(wire.Message{Code: OpAttr, N: [4]int64{int64(handle), int64(set), int64(userns), int64(propagation) | b2i(recursive)}})
+}
+
+// attachHost puts a handle at an existing path of the host's view.
+func (p *Program) attachHost(handle int, target string) {
+	p.add(wire.Message{Code: OpAttachHost, N: [4]int64{int64(handle)}, S: [4]string{target}})
+}
+
+func (p *Program) mountHost(source, fstype, target, data string, flags uintptr) {
+	p.add(wire.Message{Code: OpMountHost, N: [4]int64{int64(flags)}, S: [4]string{source, fstype, target, data}})
+}
+
+// root enters the container's file system; what is made in it later belongs to
+// the given ids of the host.
+func (p *Program) root(path string, uid, gid uint32) {
+	p.add(wire.Message{Code: OpRoot, N: [4]int64{int64(uid), int64(gid)}, S: [4]string{path}})
+}
+
+// Attach puts a handle at a path in the root, which is made when missing.
+func (p *Program) Attach(handle int, target string, proc int64) {
+	p.add(wire.Message{Code: OpAttach, N: [4]int64{int64(handle), 0o755, proc}, S: [4]string{target}})
+}
+
+// Mount mounts a file system in the root, at a place without symbolic links.
+func (p *Program) Mount(source, fstype, target, data string, flags uintptr) {
+	p.add(wire.Message{Code: OpMount, N: [4]int64{int64(flags), 0o755}, S: [4]string{source, fstype, target, data}})
+}
+
+func (p *Program) mknod(path string, mode uint32, major, minor uint32, uid, gid uint32) {
+	p.add(wire.Message{Code: OpMknod, N: [4]int64{int64(mode), int64(unix.Mkdev(major, minor)), int64(uid), int64(gid)}, S: [4]string{path}})
+}
+
+func (p *Program) symlink(to, path string) {
+	p.add(wire.Message{Code: OpSymlink, S: [4]string{to, path}})
+}
+
+func (p *Program) mkdir(path string, mode uint32) {
+	p.add(wire.Message{Code: OpMkdir, N: [4]int64{int64(mode)}, S: [4]string{path}})
+}
+
+// attrPath sets attributes of the mount at a path in the root.
+func (p *Program) attrPath(path string, set uint64) {
+	p.add(wire.Message{Code: OpAttrPath, N: [4]int64{int64(set)}, S: [4]string{path}})
+}
+
+func (p *Program) pivot() { p.add(wire.Message{Code: OpPivot}) }
+
+// mask hides a path; null is the handle of what a file reads as.
+func (p *Program) mask(path string, null int) {
+	p.add(wire.Message{Code: OpMask, N: [4]int64{int64(null)}, S: [4]string{path}})
+}
+
+func (p *Program) readonly(path string) { p.add(wire.Message{Code: OpReadonly, S: [4]string{path}}) }
+
+// Ask has the helper send files of the image, as many as four, and go on with
+// what then plans by their content (empty for one that is missing).
+func (p *Program) Ask(then continuation, files ...string) {
+	r := wire.Message{Code: OpAsk}
+	copy(r.S[:], files)
+	p.add(r)
+	p.then = then
+}
+
+// Asks says that the helper has a question at the end of the program.
+func (p *Program) Asks() bool { return p.then != nil }
+
+// Questions are how many files the helper sends before it waits.
+func (p *Program) Questions() int {
+	n := 0
+	for _, s := range p.Ops[len(p.Ops)-1].S {
+		if s != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Answer is what the helper gets for the files: the rest of the program with its length.
+func (p *Program) Answer(files [][]byte) ([]byte, *Identity, error) {
+	asked := len(p.Ops)
+	id, err := p.then(p, files)
+	if err == nil {
+		err = p.err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	rest := wire.Encode(p.Ops[asked:])
+	return append(binary.LittleEndian.AppendUint32(nil, uint32(len(rest))), rest...), id, nil
+}
+
+func (p *Program) keyring(name string) { p.add(wire.Message{Code: OpKeyring, S: [4]string{name}}) }
+
+// tty makes a terminal the process's own and hands its master to the console
+// socket; console also shows it as /dev/console.
+func (p *Program) tty(rows, cols uint32, console bool, uid uint32) {
+	p.add(wire.Message{Code: OpTTY, N: [4]int64{int64(rows), int64(cols), b2i(console), int64(uid)}})
+}
+
+// stdio makes the standard streams those of a user in the container.
+func (p *Program) stdio(id *Identity) {
+	p.add(wire.Message{Code: OpStdio, N: [4]int64{int64(id.UID), int64(id.GID)}})
+}
+
+func (p *Program) seccomp(filter []byte, flags uint) {
+	p.add(wire.Message{Code: OpSeccomp, Flags: wire.Bytes, N: [4]int64{int64(flags)}, S: [4]string{string(filter)}})
+}
+
+// Cwd changes to the working directory, which must lie inside the root.
+func (p *Program) Cwd(path string) { p.add(wire.Message{Code: OpCwd, S: [4]string{path}}) }
+
+func (p *Program) creds(id *Identity, c Capabilities) {
+	b := binary.LittleEndian.AppendUint32(nil, id.UID)
+	b = binary.LittleEndian.AppendUint32(b, id.GID)
+	for _, g := range id.Groups {
+		b = binary.LittleEndian.AppendUint32(b, g)
+	}
+	p.add(wire.Message{Code: OpCreds, Flags: wire.Bytes, N: [4]int64{int64(c.Bounding), int64(c.Effective), int64(c.Inheritable), int64(c.Ambient)}, S: [4]string{string(b)}})
+}
+
+func (p *Program) noNewPrivs() { p.add(wire.Message{Code: OpNoNewPrivs}) }
+
+// Lookup finds the program in the $PATH of env; exec becomes it.
+func (p *Program) Lookup(argv, env []string) {
+	path := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+			break
+		}
+	}
+	args, err := wire.Pack(argv)
+	if err != nil {
+		p.fail(fmt.Errorf("argument of the command: %w", err))
+	}
+	vars, err := packedEnv(env)
+	p.fail(err)
+	p.add(wire.Message{Code: OpLookup, Flags: wire.Bytes | wire.Bytes<<1, S: [4]string{args, vars, path}})
+}
+
+// packedEnv names a variable that can't be packed, never its value, which may be a secret.
+func packedEnv(env []string) (string, error) {
+	vars, err := wire.Pack(env)
+	if err == nil {
+		return vars, nil
+	}
+	for _, kv := range env {
+		if strings.IndexByte(kv, 0) >= 0 {
+			name, _, _ := strings.Cut(kv, "=")
+			return "", fmt.Errorf("environment variable %.100q: %w", name, wire.ErrNUL)
+		}
+	}
+	return "", err
+}
+
+// Exec becomes the command that Lookup found.
+func (p *Program) Exec() { p.add(wire.Message{Code: OpExec}) }
+
+// Gate waits until a byte comes, or fails with the other side's end.
+func (p *Program) Gate() { p.add(wire.Message{Code: OpGate}) }
+
+// enter has fork make its process in the PID namespace of the process that the monitor named.
+// It comes first.
+func (p *Program) enter() { p.add(wire.Message{Code: OpEnter}) }
+
+// proc mounts the /proc of the PID namespace that is open in a handle.
+func (p *Program) proc(target string, pidns int) {
+	p.add(wire.Message{Code: OpProc, N: [4]int64{int64(pidns)}, S: [4]string{target}})
+}
+
+// shed closes every file that the process made by fork must not show; after it no handle is left.
+func (p *Program) shed() { p.add(wire.Message{Code: OpShed}) }
+
+// fork goes on as a process that those of the PID namespace see and may trace.
+func (p *Program) fork() { p.add(wire.Message{Code: OpFork}) }
+
+// Encode is the program as the helper reads it.
+func (p *Program) Encode() ([]byte, error) {
+	if p.err != nil {
+		return nil, p.err
+	}
+	return wire.Encode(p.Ops), nil
+}
+
+func b2i(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
