@@ -36,6 +36,7 @@ import (
 	"carob/internal/network/unserved"
 	"carob/internal/node"
 	"carob/internal/scheduler"
+	schedconfig "carob/internal/scheduler/config"
 	"carob/internal/timeline"
 )
 
@@ -130,6 +131,7 @@ type carob struct {
 	parts    *stack
 
 	rules   *eviction.Config
+	placing *schedconfig.Config // nil: the defaults
 	imageGC *eviction.ImagePolicy
 	hadPods bool // pods of the last start may still run
 
@@ -152,6 +154,11 @@ func url(in instance.Instance) string {
 
 // prepare takes the ports and creates the keys, which can fail quickly.
 func (c *carob) prepare() (err error) {
+	if c.in.Scheduler != "" {
+		if c.placing, err = schedconfig.Load(c.in.Scheduler); err != nil {
+			return fmt.Errorf("%w --scheduler-config: %w", instance.ErrFlag, err)
+		}
+	}
 	if c.api, err = listen("the API server", "--listen", c.in.ListenAddr.String()); err != nil {
 		return err
 	}
@@ -304,7 +311,7 @@ func (c *carob) start(ctx context.Context) error {
 	if err := followPodCIDR(ctx, own, c.in.NodeName, []string{c.in.PodCIDR}); err != nil {
 		return err
 	}
-	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser), scheduler.Options{Journal: c.timeline})
+	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser), scheduler.Options{Journal: c.timeline, Config: c.placing})
 	if err != nil {
 		return err
 	}

@@ -86,6 +86,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.Encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration: which objects are encrypted in etcd, and how")
 	fl.StringVar(&f.Admission, "admission-control-config-file", "", "file with an AdmissionConfiguration: defaults and exemptions for PodSecurity, resources that require a ResourceQuota, credentials for webhooks")
 	fl.StringVar(&f.Authentication, "authentication-config", "", "file with an AuthenticationConfiguration: JWT issuers to trust, and what anonymous requests may access; changes take effect while carob runs")
+	fl.StringVar(&f.Scheduler, "scheduler-config", "", "file with a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins, weights and their arguments")
 	fl.BoolVar(&f.Profiling, "profiling", false, "serve profiles of carob at /debug/pprof of the API server, for administrators")
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own runtime)")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")

@@ -88,7 +88,7 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		Type:    corev1.DisruptionTarget,
 		Status:  corev1.ConditionTrue,
 		Reason:  corev1.PodReasonPreemptionByScheduler,
-		Message: Name + ": preempting to accommodate a higher priority pod",
+		Message: s.profileOf(preemptor).Name + ": preempting to accommodate a higher priority pod",
 	}, nomination{}, time.Now())
 	_, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil {
@@ -100,6 +100,6 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 	if err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
-	s.recorder.Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)
+	s.recorders[s.profileOf(preemptor).Name].Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)
 	return nil
 }

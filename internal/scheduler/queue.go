@@ -13,12 +13,8 @@ import (
 	"carob/internal/core/placement"
 )
 
-// The durations of L2.3.
-const (
-	initialBackoff   = time.Second
-	maxBackoff       = 10 * time.Second
-	maxUnschedulable = 5 * time.Minute // then a pod is tried again without a change
-)
+// maxUnschedulable is the time after which a pod is tried again without a change (L2.3).
+const maxUnschedulable = 5 * time.Minute
 
 // area is the part of the queue that a pod is in.
 //
@@ -60,9 +56,12 @@ type queue struct {
 	wait   delayq.Queue[types.UID] // end of the back-off
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
 	n      uint64
+	delays backoff.Exponential
 }
 
-func newQueue() *queue { return &queue{items: map[types.UID]*item{}, parked: map[types.UID]*item{}} }
+func newQueue(initial, most time.Duration) *queue {
+	return &queue{delays: backoff.Exponential{Initial: initial, Max: most}, items: map[types.UID]*item{}, parked: map[types.UID]*item{}}
+}
 
 // Add takes a pod that has no node, or a newer version of one. A change of its own
 // is worth an attempt if it concerns what refused the pod.
@@ -72,7 +71,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 		q.n++
 		it = &item{pod: p, order: q.n, area: gated}
 		q.items[p.Object.UID] = it
-		if len(p.Object.Spec.SchedulingGates) == 0 {
+		if !p.Gated() {
 			q.activate(it, now)
 		}
 		return
@@ -82,7 +81,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 	helps := slices.ContainsFunc(filters, func(f placement.Filter) bool { return slices.Contains(it.refused, f) })
 	switch {
 	case !changed:
-	case len(p.Object.Spec.SchedulingGates) > 0 && it.area != away:
+	case p.Gated() && it.area != away:
 		q.leave(it)
 		it.area = gated
 	case it.area == gated:
@@ -210,7 +209,7 @@ func (q *queue) backOff(it *item, now time.Time) {
 	if it.area == unschedulable {
 		since = it.queued
 	}
-	until := since.Add(backoff.Exponential{Initial: initialBackoff, Max: maxBackoff}.Delay(n))
+	until := since.Add(q.delays.Delay(n))
 	if rest := until.Truncate(time.Second); !rest.Equal(until) {
 		until = rest.Add(time.Second)
 	}

@@ -71,7 +71,7 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
 		if err == nil {
-			s.recorder.Eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node) // L2.43
+			s.eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node) // L2.43
 			s.record(pod, node, "", began)
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -26,11 +27,8 @@ import (
 
 	"carob/internal/base/journal"
 	"carob/internal/core/placement"
+	"carob/internal/scheduler/config"
 )
-
-// Name is the schedulerName of the pods that this scheduler is responsible for, and its name in
-// events (L2.1, L2.42).
-const Name = corev1.DefaultSchedulerName
 
 // maxCalls limits the API calls in flight; pods of a burst are bound in parallel.
 const maxCalls = 64
@@ -38,6 +36,7 @@ const maxCalls = 64
 // Options are optional settings.
 type Options struct {
 	Journal journal.Recorder // records scheduling attempts; nil records none
+	Config  *config.Config   // nil: the defaults
 }
 
 // Scheduler drives placement. Create it with New and call Run once.
@@ -47,9 +46,11 @@ type Scheduler struct {
 	box     *mailbox
 	calls   *sequence[types.UID]
 
-	events   events.EventBroadcaster
-	recorder events.EventRecorder
-	synced   chan struct{} // closed when all watches have delivered their first list
+	events    events.EventBroadcaster
+	recorders map[string]events.EventRecorder // by scheduler name (L2.42)
+	config    *config.Config
+	others    *placement.Profile // of pods that another scheduler places
+	synced    chan struct{}      // closed when all watches have delivered their first list
 
 	// Owned by the loop.
 	cluster *placement.Cluster
@@ -82,6 +83,9 @@ func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 
 // NewForClient is New with an existing client.
 func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
+	if o.Config == nil {
+		o.Config = config.Default()
+	}
 	s := &Scheduler{
 		client:  client,
 		journal: o.Journal,
@@ -89,7 +93,9 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 		calls:   newSequence[types.UID](maxCalls),
 		synced:  make(chan struct{}),
 		cluster: placement.NewCluster(),
-		queue:   newQueue(),
+		queue:   newQueue(o.Config.InitialBackoff, o.Config.MaxBackoff),
+		config:  o.Config,
+		others:  placement.DefaultProfile(),
 		bound:   map[types.UID]string{},
 		assumed: map[types.UID]*item{},
 		skipped: map[types.UID]bool{},
@@ -102,8 +108,27 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 		s.journal = journal.Discard{}
 	}
 	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
-	s.recorder = s.events.NewRecorder(scheme.Scheme, Name)
+	s.recorders = map[string]events.EventRecorder{}
+	for name := range s.config.Profiles {
+		s.recorders[name] = s.events.NewRecorder(scheme.Scheme, name)
+	}
 	return s
+}
+
+// profileOf is the profile of a pod; nil when another scheduler is to place it (L2.1).
+func (s *Scheduler) profileOf(pod *corev1.Pod) *placement.Profile {
+	name := pod.Spec.SchedulerName
+	if name == "" {
+		name = corev1.DefaultSchedulerName
+	}
+	return s.config.Profiles[name]
+}
+
+// eventf records an event in the name of the pod's scheduler.
+func (s *Scheduler) eventf(pod *corev1.Pod, related runtime.Object, kind, reason, action, note string, args ...any) {
+	if p := s.profileOf(pod); p != nil {
+		s.recorders[p.Name].Eventf(pod, related, kind, reason, action, note, args...)
+	}
 }
 
 // Synced is closed when the scheduler knows all pods and nodes and starts to schedule.

@@ -21,6 +21,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/base/journal"
+	"carob/internal/scheduler/config"
 )
 
 // world is a scheduler with a fake API in virtual time.
@@ -46,9 +47,16 @@ func (r *recorder) Record(e journal.Entry) {
 
 // inWorld runs a test with these objects in the API from the start.
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	t.Helper()
+	inConfiguredWorld(t, nil, objects, test)
+}
+
+// inConfiguredWorld is inWorld with a configuration.
+func inConfiguredWorld(t *testing.T, c *config.Config, objects []runtime.Object, test func(w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
-		s := NewForClient(api{w.client, w}, Options{Journal: w.log})
+		s := NewForClient(api{w.client, w}, Options{Journal: w.log, Config: c})
 		ctx, cancel := context.WithCancel(t.Context())
 		var err error
 		done := make(chan struct{})
@@ -180,7 +188,7 @@ func pod(name, cpu string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{
-			SchedulerName: Name,
+			SchedulerName: corev1.DefaultSchedulerName,
 			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)},
 			}}},
@@ -599,5 +607,58 @@ func TestReservationEndsWithItsPod(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		w.on("waits", "n1")
+	})
+}
+
+// TestProfiles: each scheduler name has its profile, and its name in events (L2.1, L2.42).
+func TestProfiles(t *testing.T) {
+	c, err := config.Parse([]byte(`
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+podInitialBackoffSeconds: 3
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: packer
+  plugins:
+    preEnqueue: {disabled: [{name: SchedulingGates}]}
+    postFilter: {disabled: [{name: DefaultPreemption}]}
+    multiPoint: {disabled: [{name: TaintToleration}]}
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tainted := node("n3", "64")
+	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	low := pod("low", "8")
+	low.Spec.NodeName = "n2"
+	inConfiguredWorld(t, c, []runtime.Object{node("n1", "64"), node("n2", "64"), tainted, low}, func(w *world) {
+		packed := func(name, cpu string) *corev1.Pod {
+			p := pod(name, cpu)
+			p.Spec.SchedulerName = "packer"
+			return p
+		}
+		w.create(pod("spread", "1"), packed("packed", "1"))
+		w.on("spread", "n1")
+		w.on("packed", "n2")
+		gatedPod := packed("gated", "60")
+		gatedPod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+		w.create(gatedPod)
+		if w.pod("gated").Spec.NodeName == "" {
+			w.Error("a gate holds a pod back though its profile has no gates")
+		}
+		w.create(packed("elsewhere", "60"))
+		w.create(withPriority(packed("important", "60"), 1000))
+		const want = "0/3 nodes are available: 3 Insufficient cpu."
+		if c := w.condition("important", corev1.PodScheduled); c.Message != want {
+			w.Errorf("%q, want %q: this profile does not preempt", c.Message, want)
+		}
+		for _, e := range w.events("FailedScheduling") {
+			if e.ReportingController != "packer" {
+				w.Errorf("the event is from %q", e.ReportingController)
+			}
+		}
 	})
 }

@@ -57,7 +57,7 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 		listWatch(core.Nodes(), every))
 	start("namespaces", &corev1.Namespace{}, &feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone, s.allNamespaces},
 		listWatch(core.Namespaces(), every))
-	start("pods", &corev1.Pod{}, &feed[*corev1.Pod, *placement.Pod]{s.box, preparePod, s.podSeen, s.podGone, s.allPods},
+	start("pods", &corev1.Pod{}, &feed[*corev1.Pod, *placement.Pod]{s.box, s.preparePod, s.podSeen, s.podGone, s.allPods},
 		listWatch(core.Pods(metav1.NamespaceAll), running))
 	start("services", &corev1.Service{}, ownerFeed(s, placement.Service, func(o *corev1.Service) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
@@ -154,13 +154,13 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 		s.stir(reserved)
 	case s.assumed[uid] != nil:
 		// Its binding is in flight; a deletion ends in podGone.
-	case pod.Spec.SchedulerName != Name && pod.Spec.SchedulerName != "":
+	case s.profileOf(pod) == nil:
 		s.queue.Remove(uid)
 		s.stir(s.cluster.Denominate(uid))
 	case pod.DeletionTimestamp != nil: // and kept by finalizers
-		if !s.skipped[uid] && len(pod.Spec.SchedulingGates) == 0 {
+		if !s.skipped[uid] && !p.Gated() {
 			s.skipped[uid] = true
-			s.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
+			s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
 		}
 		s.queue.Remove(uid)
 		s.stir(s.cluster.Denominate(uid))
@@ -271,8 +271,12 @@ func (s *Scheduler) allPods(list []*placement.Pod) {
 }
 
 // preparePod reads what decisions need of a pod and drops the rest.
-func preparePod(pod *corev1.Pod) *placement.Pod {
-	p := placement.Prepare(pod)
+func (s *Scheduler) preparePod(pod *corev1.Pod) *placement.Pod {
+	profile := s.profileOf(pod)
+	if profile == nil {
+		profile = s.others
+	}
+	p := placement.PrepareFor(pod, profile)
 	slimPod(pod)
 	return p
 }

@@ -113,6 +113,7 @@ func changeRules() map[string]changeRule {
 		"Audit":            free("--audit-policy-file"),
 		"Authentication":   free("--authentication-config"),
 		"Admission":        free("--admission-control-config-file"),
+		"Scheduler":        free("--scheduler-config"), // pods that have a node keep it
 		"Profiling":        free("--profiling"),
 		"ServiceNodePorts": free("--service-node-port-range"), // services keep their ports
 		"MaxPods":          free("--max-pods"),                // running pods are not affected

@@ -43,6 +43,7 @@ type Flags struct {
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are not encrypted
 	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	Admission       string // file with an AdmissionConfiguration; empty: the plugins' defaults
+	Scheduler       string // file with a KubeSchedulerConfiguration; empty: the defaults
 	Profiling       bool   // the API server serves /debug/pprof
 	NodeName        string
 	PodCIDR         string
@@ -209,7 +210,7 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	for flag, file := range map[string]*string{
 		"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig,
 		"--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication,
-		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf,
+		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf, "--scheduler-config": &in.Scheduler,
 		"--etcd-cafile": &in.EtcdCA, "--etcd-certfile": &in.EtcdCert, "--etcd-keyfile": &in.EtcdKey,
 	} {
 		if *file == "" {

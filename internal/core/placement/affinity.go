@@ -66,7 +66,7 @@ type affinityState struct {
 }
 
 func (c *Cluster) affinityState(p *Pod) *affinityState {
-	if len(p.affinity) == 0 && len(p.antiAffinity) == 0 && len(c.antiAffine) == 0 {
+	if len(p.affinity) == 0 && len(p.antiAffinity) == 0 && len(c.antiAffine) == 0 || !p.profile.asks(InterPodAffinity) {
 		return nil
 	}
 	s := &affinityState{cluster: c, affine: map[place]int{}, anti: map[place]int{}, repelled: map[place]int{}}
@@ -193,12 +193,10 @@ func (s *affinityState) attracted(p *Pod, n *Node) bool {
 	return met || len(s.affine) == 0 && s.selfMeet
 }
 
-// hardAffinityWeight is how strongly a required affinity of a pod that runs attracts newcomers it names (L2.10).
-const hardAffinityWeight = 1
-
 // attraction sums up the preferences for each place, of the incoming pod and of those that run; nil when nobody cares.
 func (c *Cluster) attraction(p *Pod) map[place]int64 {
-	if len(p.attractions) == 0 && len(c.attracting) == 0 {
+	f := p.profile
+	if len(p.attractions) == 0 && len(c.attracting) == 0 || f.Weights.PodAffinity == 0 {
 		return nil
 	}
 	sum := map[place]int64{}
@@ -221,9 +219,14 @@ func (c *Cluster) attraction(p *Pod) map[place]int64 {
 			add(p.attractions, other.Object, other.node, 0)
 		}
 	}
+	prefers := len(p.attractions) > 0 || len(p.affinity) > 0 || len(p.antiAffinity) > 0
 	for _, other := range c.attracting {
-		add(other.attractions, p.Object, other.node, 0)
-		add(other.affinity, p.Object, other.node, hardAffinityWeight)
+		if prefers || !f.IgnoreOthersPreferences {
+			add(other.attractions, p.Object, other.node, 0)
+		}
+		if f.HardPodAffinityWeight > 0 {
+			add(other.affinity, p.Object, other.node, f.HardPodAffinityWeight)
+		}
 	}
 	return sum
 }

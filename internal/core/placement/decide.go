@@ -70,7 +70,7 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 			}
 		}
 	} else {
-		enough := sampleSize(len(c.nodes))
+		enough := p.profile.sampleSize(len(c.nodes))
 		looked := 0
 		for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
 			look(c.nodes[(start+looked)%len(c.nodes)])
@@ -95,12 +95,16 @@ func (c *Cluster) refusal(s *state, n *Node) *Refusal {
 }
 
 // sampleSize is how many fitting nodes are enough to choose from (L2.11).
-func sampleSize(nodes int) int {
+func (f *Profile) sampleSize(nodes int) int {
 	const least = 100
+	percentage := f.PercentageOfNodes
+	if percentage == 0 {
+		percentage = max(50-nodes/125, 5)
+	}
 	if nodes < least {
 		return nodes
 	}
-	return max(nodes*max(50-nodes/125, 5)/100, least)
+	return max(nodes*percentage/100, least)
 }
 
 // Filters lists what refused the pod anywhere, each once: the pod is worth

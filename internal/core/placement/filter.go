@@ -12,6 +12,7 @@ const (
 	reasonUnschedulable  = "node(s) were unschedulable"
 	reasonTaints         = "node(s) had untolerated taint(s)"
 	reasonNodeAffinity   = "node(s) didn't match Pod's node affinity/selector"
+	reasonEnforced       = "node(s) didn't match scheduler-enforced node affinity"
 	reasonPorts          = "node(s) didn't have free ports for the requested pod ports"
 	reasonTooManyPods    = "Too many pods"
 	reasonSpread         = "node(s) didn't match pod topology spread constraints"
@@ -64,27 +65,29 @@ func (s *state) filter(n *Node) *Refusal {
 
 // refuses asks the filters that look at nothing but the node and its own pods.
 func (n *Node) refuses(p *Pod) *Refusal {
-	pod := p.Object
+	pod, f := p.Object, p.profile
 	switch {
-	case pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Object.Name:
+	case pod.Spec.NodeName != "" && f.asks(NodeName) && pod.Spec.NodeName != n.Object.Name:
 		return &Refusal{Filter: NodeName, Reasons: []string{reasonNodeName}}
-	case n.Object.Spec.Unschedulable && !Tolerates(pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
+	case n.Object.Spec.Unschedulable && f.asks(NodeUnschedulable) && !Tolerates(pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
 		return &Refusal{Filter: NodeUnschedulable, Reasons: []string{reasonUnschedulable}}
-	case untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
+	case len(n.Object.Spec.Taints) > 0 && f.asks(TaintToleration) && untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
 		return &Refusal{Filter: TaintToleration, Reasons: []string{reasonTaints}}
-	case !matchesNode(p, n.Object):
+	case f.AddedRequired != nil && !f.AddedRequired.Match(n.Object) && f.asks(NodeAffinity):
+		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonEnforced}}
+	case !matchesNode(p, n.Object) && f.asks(NodeAffinity):
 		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonNodeAffinity}}
-	case len(p.Ports) > 0 && n.portTaken(p):
+	case len(p.Ports) > 0 && n.portTaken(p) && f.asks(NodePorts):
 		return &Refusal{Filter: NodePorts, Reasons: []string{reasonPorts}, Curable: true}
-	case !resources.FitsNow(&n.Ledger, p.Demand):
-		return resourceRefusal(resources.Fits(&n.Ledger, p.Demand))
+	case !resources.FitsNow(&n.Ledger, p.asked) && f.asks(NodeResourcesFit):
+		return resourceRefusal(resources.Fits(&n.Ledger, p.asked))
 	}
 	return nil
 }
 
 // lacksFeatures refuses a node that doesn't declare what the pod needs (L2.30).
 func (n *Node) lacksFeatures(p *Pod) *Refusal {
-	if p.features.IsEmpty() {
+	if p.features.IsEmpty() || !p.profile.asks(NodeDeclaredFeatures) {
 		return nil
 	}
 	if has, err := p.features.IsSubset(n.features); err != nil || !has {

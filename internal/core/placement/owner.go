@@ -109,15 +109,22 @@ func (c *Cluster) siblings(p *Pod) labels.Selector {
 	return selector
 }
 
-// defaultSpread are the constraints of a pod that has none of its own (L2.10): no
-// more than three pods beyond the emptiest node, nor five beyond the emptiest zone.
-func (c *Cluster) defaultSpread(p *Pod) []spreadConstraint {
+// defaultSpread are the constraints of one strictness of a pod that has none of its own (L2.10).
+func (c *Cluster) defaultSpread(p *Pod, hard bool) []spreadConstraint {
+	when := corev1.ScheduleAnyway
+	if hard {
+		when = corev1.DoNotSchedule
+	}
+	constraints := spreadConstraints(p.profile.DefaultSpread, nil, when)
+	if len(constraints) == 0 {
+		return nil
+	}
 	selector := c.siblings(p)
 	if selector == nil {
 		return nil
 	}
-	return []spreadConstraint{
-		{key: corev1.LabelHostname, maxSkew: 3, minDomains: 1, selector: selector, honourLabels: true},
-		{key: corev1.LabelTopologyZone, maxSkew: 5, minDomains: 1, selector: selector, honourLabels: true},
+	for i := range constraints {
+		constraints[i].selector = selector
 	}
+	return constraints
 }

@@ -370,7 +370,7 @@ func TestGates(t *testing.T) { // L2.2
 
 func TestSampleSize(t *testing.T) { // L2.11
 	for nodes, want := range map[int]int{1: 1, 99: 99, 100: 100, 500: 230, 1000: 420, 10000: 500} {
-		if got := sampleSize(nodes); got != want {
+		if got := DefaultProfile().sampleSize(nodes); got != want {
 			t.Errorf("%d nodes: %d, want %d", nodes, got, want)
 		}
 	}

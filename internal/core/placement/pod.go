@@ -31,6 +31,8 @@ type Pod struct {
 	Ports    []HostPort
 	Priority int32
 
+	profile      *Profile
+	asked        resources.Demand // of Demand, what NodeResourcesFit checks
 	required     nodeaffinity.RequiredNodeAffinity
 	only         []string // names of the only nodes its affinity allows; nil for any
 	nowhere      bool     // its affinity allows no node
@@ -47,11 +49,15 @@ type Pod struct {
 	namespaceIndex int   // position in Cluster.byNamespace
 }
 
-// Prepare parses a pod. A malformed selector matches nothing: the API server
+// Prepare is PrepareFor the default profile.
+func Prepare(pod *corev1.Pod) *Pod { return PrepareFor(pod, DefaultProfile()) }
+
+// PrepareFor parses a pod that is placed as the profile says. A malformed selector matches nothing: the API server
 // refuses such pods, so it can only stand in an object that skipped validation.
-func Prepare(pod *corev1.Pod) *Pod {
+func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 	p := &Pod{
 		Object:     pod,
+		profile:    profile,
 		Demand:     resources.DemandOf(pod),
 		Ports:      hostPorts(pod),
 		Priority:   schedulingv1.PodPriority(pod),
@@ -61,7 +67,10 @@ func Prepare(pod *corev1.Pod) *Pod {
 		features:   neededFeatures(pod),
 		controller: controllerOf(pod),
 	}
-	p.only, p.nowhere = onlyNodes(pod)
+	p.asked = profile.demand(p.Demand)
+	if profile.asks(NodeAffinity) {
+		p.only, p.nowhere = onlyNodes(pod)
+	}
 	affinity := pod.Spec.Affinity
 	if affinity == nil {
 		return p
@@ -81,6 +90,9 @@ func Prepare(pod *corev1.Pod) *Pod {
 	}
 	return p
 }
+
+// Gated reports whether scheduling gates hold the pod back (L2.2).
+func (p *Pod) Gated() bool { return p.profile.Gated && len(p.Object.Spec.SchedulingGates) > 0 }
 
 // onlyNodes are the nodes that required affinity names by metadata.name, as that of
 // the pods of DaemonSets does, if each of its terms does so. none: the terms

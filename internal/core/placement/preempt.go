@@ -33,6 +33,9 @@ type Preemption struct {
 // Preempt looks for the node where removing pods of lower priority hurts least,
 // after Decide found none (L2.50, L2.51).
 func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) Preemption {
+	if !p.profile.Preempts {
+		return Preemption{}
+	}
 	if message := c.mayNotPreempt(p, d); message != "" {
 		return Preemption{Message: message}
 	}
@@ -44,7 +47,7 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	if d.Conflict != "" {
 		reasons.add(d.Nodes, preemptionNotHelpful)
 	}
-	enough := candidateCount(len(d.Refusals))
+	enough := max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates)
 	for i := range d.Refusals {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
 		n := c.Node(r.Node)
@@ -69,9 +72,6 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	best := slices.MinFunc(found, harm)
 	return Preemption{Node: best.node, Victims: best.pods}
 }
-
-// candidateCount is how many candidates are enough to choose from (L2.10: a tenth, at least 100).
-func candidateCount(nodes int) int { return max(nodes/10, 100) }
 
 func (c *Cluster) mayNotPreempt(p *Pod, d Decision) string {
 	if policy := p.Object.Spec.PreemptionPolicy; policy != nil && *policy == corev1.PreemptNever {

@@ -9,17 +9,6 @@ import (
 	"carob/internal/core/resources"
 )
 
-// The weights of the scores, each of which is 0–100 (L2.10).
-const (
-	weightLeastAllocated = 1
-	weightBalanced       = 1
-	weightImages         = 1
-	weightTaints         = 3
-	weightNodeAffinity   = 2
-	weightPodAffinity    = 2
-	weightSpread         = 2
-)
-
 const maxScore = 100
 
 // best picks the node with the highest score among those the pod fits on. Equal
@@ -49,27 +38,53 @@ func lot(p *Pod, n *Node) uint64 {
 func (c *Cluster) scores(p *Pod, nodes []*Node) []int64 {
 	total := make([]int64, len(nodes))
 	raw := make([]int64, len(nodes))
+	w, f := p.profile.Weights, p.profile
 	for i, n := range nodes {
-		total[i] = weightLeastAllocated*resources.LeastAllocated(&n.Ledger, p.Demand) + weightImages*c.imageLocality(p, n)
-		if !p.Demand.IsZero() { // a pod that asks for nothing leaves the balance as it is
-			total[i] += weightBalanced * resources.Balanced(&n.Ledger, p.Demand)
-		}
+		total[i] = c.ownScore(p, n)
 		raw[i] = disliked(n.Object.Spec.Taints, p.Object)
 	}
-	addNormalized(total, raw, weightTaints, true)
-	if p.preferred != nil {
+	addNormalized(total, raw, w.Taints, true)
+	if p.preferred != nil || f.AddedPreferred != nil {
 		for i, n := range nodes {
-			raw[i] = p.preferred.Score(n.Object)
+			raw[i] = p.liking(n)
 		}
-		addNormalized(total, raw, weightNodeAffinity, false)
+		addNormalized(total, raw, w.NodeAffinity, false)
 	}
 	if attraction := c.attraction(p); len(attraction) > 0 {
-		c.addAttraction(total, nodes, attraction)
+		addAttraction(total, nodes, attraction, w.PodAffinity)
 	}
 	if rates := c.unevenness(p, nodes); rates != nil {
-		addSpread(total, rates)
+		addSpread(total, rates, w.Spread)
 	}
 	return total
+}
+
+// ownScore is the part of the score that no other node has a say in.
+func (c *Cluster) ownScore(p *Pod, n *Node) int64 {
+	var score int64
+	w, f := &p.profile.Weights, p.profile
+	if w.Fit != 0 {
+		score = w.Fit * f.Fit.score(&n.Ledger, p.Demand)
+	}
+	if w.Images != 0 {
+		score += w.Images * c.imageLocality(p, n)
+	}
+	if w.Balanced != 0 && !p.Demand.IsZero() { // a pod that asks for nothing leaves the balance as it is
+		score += w.Balanced * resources.Balanced(&n.Ledger, p.Demand, f.Balanced)
+	}
+	return score
+}
+
+// liking sums up the weights of the preferences that the node meets.
+func (p *Pod) liking(n *Node) int64 {
+	var sum int64
+	if p.preferred != nil {
+		sum = p.preferred.Score(n.Object)
+	}
+	if added := p.profile.AddedPreferred; added != nil {
+		sum += added.Score(n.Object)
+	}
+	return sum
 }
 
 // disliked counts the PreferNoSchedule taints that the pod doesn't tolerate.
@@ -101,7 +116,7 @@ func addNormalized(total, raw []int64, weight int64, reverse bool) {
 	}
 }
 
-func (c *Cluster) addAttraction(total []int64, nodes []*Node, attraction map[place]int64) {
+func addAttraction(total []int64, nodes []*Node, attraction map[place]int64, weight int64) {
 	sums := make([]int64, len(nodes))
 	low, high := int64(math.MaxInt64), int64(math.MinInt64)
 	for i, n := range nodes {
@@ -114,12 +129,12 @@ func (c *Cluster) addAttraction(total []int64, nodes []*Node, attraction map[pla
 		return
 	}
 	for i := range sums {
-		total[i] += weightPodAffinity * int64(maxScore*float64(sums[i]-low)/float64(high-low))
+		total[i] += weight * int64(maxScore*float64(sums[i]-low)/float64(high-low))
 	}
 }
 
 // addSpread gives the emptiest domains 100; nodes without the key get nothing.
-func addSpread(total []int64, rates []float64) {
+func addSpread(total []int64, rates []float64, weight int64) {
 	low, high := math.Inf(1), 0.0
 	for _, r := range rates {
 		if r >= 0 {
@@ -130,9 +145,9 @@ func addSpread(total []int64, rates []float64) {
 		switch {
 		case r < 0:
 		case high == 0:
-			total[i] += weightSpread * maxScore
+			total[i] += weight * maxScore
 		default:
-			total[i] += weightSpread * int64(maxScore*(high+low-r)/high)
+			total[i] += weight * int64(maxScore*(high+low-r)/high)
 		}
 	}
 }

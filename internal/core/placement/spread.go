@@ -66,11 +66,12 @@ type spreading struct {
 // spreadOf returns the constraints of a pod that filter, or those that only score:
 // its own, or the default ones if it has none at all.
 func (c *Cluster) spreadOf(p *Pod, hard bool) spreading {
+	own := len(p.Object.Spec.TopologySpreadConstraints) > 0
 	switch {
-	case len(p.Object.Spec.TopologySpreadConstraints) == 0 && hard:
-		return spreading{pod: p, allKeys: true}
-	case len(p.Object.Spec.TopologySpreadConstraints) == 0:
-		return spreading{pod: p, constraints: c.defaultSpread(p)}
+	case hard && !p.profile.asks(PodTopologySpread), !hard && p.profile.Weights.Spread == 0:
+		return spreading{pod: p}
+	case !own:
+		return spreading{p, c.defaultSpread(p, hard), hard || !p.profile.SpreadUnlabelled}
 	case hard:
 		return spreading{p, p.hardSpread, true}
 	default:

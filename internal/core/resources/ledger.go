@@ -1,8 +1,6 @@
 package resources
 
 import (
-	"math"
-
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -101,35 +99,3 @@ func FitsNow(l *Ledger, d Demand) bool {
 }
 
 func exceeds(request, used, capacity int64) bool { return request > 0 && request > capacity-used }
-
-// LeastAllocated scores 0–100 by the share of cpu and memory that stays free
-// once the pod is on the node (L2.10).
-func LeastAllocated(l *Ledger, d Demand) int64 {
-	free := func(capacity, used int64) (score, weight int64) {
-		if capacity == 0 {
-			return 0, 0
-		}
-		if used > capacity {
-			return 0, 1
-		}
-		return (capacity - used) * 100 / capacity, 1
-	}
-	cpu, cpuWeight := free(l.Allocatable.MilliCPU, l.ScoreUsed.MilliCPU+d.ScoreMilliCPU)
-	memory, memoryWeight := free(l.Allocatable.Memory, l.ScoreUsed.Memory+d.ScoreMemory)
-	if cpuWeight+memoryWeight == 0 {
-		return 0
-	}
-	return (cpu + memory) / (cpuWeight + memoryWeight)
-}
-
-// Balanced scores 0–100 by how evenly cpu and memory would be used with the pod
-// on the node: 100 less the standard deviation of the two shares (L2.10).
-func Balanced(l *Ledger, d Demand) int64 {
-	share := func(used, capacity int64) float64 { return min(float64(used)/float64(capacity), 1) }
-	if l.Allocatable.MilliCPU == 0 || l.Allocatable.Memory == 0 {
-		return 100
-	}
-	cpu := share(l.Used.MilliCPU+d.MilliCPU, l.Allocatable.MilliCPU)
-	memory := share(l.Used.Memory+d.Memory, l.Allocatable.Memory)
-	return int64((1 - math.Abs(cpu-memory)/2) * 100)
-}

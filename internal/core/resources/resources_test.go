@@ -175,10 +175,10 @@ func TestLedgerProperties(t *testing.T) {
 			if diff := cmp.Diff(before.Pods, l.Pods-1); diff != "" {
 				t.Fatal(diff)
 			}
-			if s := LeastAllocated(l, d); s < 0 || s > 100 {
+			if s := LeastAllocated(l, d, []Weighted{{"cpu", 1}, {"memory", 1}}); s < 0 || s > 100 {
 				t.Fatalf("score %d", s)
 			}
-			if s := Balanced(l, d); s < 0 || s > 100 {
+			if s := Balanced(l, d, []Weighted{{"cpu", 1}, {"memory", 1}}); s < 0 || s > 100 {
 				t.Fatalf("score %d", s)
 			}
 		}

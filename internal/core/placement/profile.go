@@ -1,0 +1,124 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"carob/internal/core/resources"
+)
+
+// Profile says how the pods of one scheduler name are placed: what a
+// KubeSchedulerConfiguration can change. A Profile is a value: it must not change
+// once a pod is prepared with it.
+type Profile struct {
+	Name    string   // of the scheduler, as pods give it
+	Off     []Filter // filters that are not asked
+	Weights Weights
+
+	// Gated says that scheduling gates hold pods back.
+	Gated bool
+
+	Fit      Fit
+	Balanced []resources.Weighted // that are to be used evenly
+
+	HardPodAffinityWeight int64 // how strongly a required affinity of a pod that runs attracts pods that it names, 0–100
+	// IgnoreOthersPreferences says that preferred affinity of pods that run counts only for pods that have affinity themselves.
+	IgnoreOthersPreferences bool
+
+	// DefaultSpread are the constraints, without selectors, of pods that have none of
+	// their own but belong to a Service or a workload.
+	DefaultSpread []corev1.TopologySpreadConstraint
+	// SpreadUnlabelled says that, under DefaultSpread, nodes without one of the keys take part by the others.
+	SpreadUnlabelled bool
+
+	AddedRequired  *nodeaffinity.NodeSelector             // that nodes must match beside what the pod says; nil for none
+	AddedPreferred *nodeaffinity.PreferredSchedulingTerms // that count beside what the pod prefers; nil for none
+
+	// PercentageOfNodes limits the search: it ends once this share of all nodes, and at
+	// least 100, were found to fit. 0 chooses by the size of the cluster (L2.11).
+	PercentageOfNodes int
+
+	Preempts                bool // whether pods may preempt others
+	MinCandidatesPercentage int  // of the refused nodes, to look at for a preemption
+	MinCandidates           int
+}
+
+// Weights are how much each score, 0–100, counts. 0 leaves it out.
+type Weights struct {
+	Taints, NodeAffinity, Fit, Spread, PodAffinity, Balanced, Images int64
+}
+
+// Strategy is how a node's free resources score.
+type Strategy string
+
+// The strategies.
+const (
+	LeastAllocated           Strategy = "LeastAllocated"
+	MostAllocated            Strategy = "MostAllocated"
+	RequestedToCapacityRatio Strategy = "RequestedToCapacityRatio"
+)
+
+// Fit is how resources are looked at.
+type Fit struct {
+	Ignored       []corev1.ResourceName // further resources that are not checked
+	IgnoredGroups []string              // domains of further resources that are not checked
+	Strategy      Strategy
+	Resources     []resources.Weighted
+	Shape         []resources.Point // of RequestedToCapacityRatio
+}
+
+// DefaultProfile is what upstream does without a configuration (L2.10).
+func DefaultProfile() *Profile {
+	cpuAndMemory := []resources.Weighted{{Name: corev1.ResourceCPU, Weight: 1}, {Name: corev1.ResourceMemory, Weight: 1}}
+	return &Profile{
+		Name:                  corev1.DefaultSchedulerName,
+		Weights:               Weights{Taints: 3, NodeAffinity: 2, Fit: 1, Spread: 2, PodAffinity: 2, Balanced: 1, Images: 1},
+		Gated:                 true,
+		Fit:                   Fit{Strategy: LeastAllocated, Resources: cpuAndMemory},
+		Balanced:              cpuAndMemory,
+		HardPodAffinityWeight: 1,
+		DefaultSpread: []corev1.TopologySpreadConstraint{
+			{TopologyKey: corev1.LabelHostname, MaxSkew: 3, WhenUnsatisfiable: corev1.ScheduleAnyway},
+			{TopologyKey: corev1.LabelTopologyZone, MaxSkew: 5, WhenUnsatisfiable: corev1.ScheduleAnyway},
+		},
+		SpreadUnlabelled:        true,
+		Preempts:                true,
+		MinCandidatesPercentage: 10,
+		MinCandidates:           100,
+	}
+}
+
+// asks reports whether a filter is asked.
+func (f *Profile) asks(filter Filter) bool { return len(f.Off) == 0 || !slices.Contains(f.Off, filter) }
+
+// demand is what of a pod's demand is checked.
+func (f *Profile) demand(d resources.Demand) resources.Demand {
+	if len(f.Fit.Ignored) == 0 && len(f.Fit.IgnoredGroups) == 0 {
+		return d
+	}
+	d.Scalars = slices.DeleteFunc(slices.Clone(d.Scalars), func(s resources.Scalar) bool {
+		return resources.IsExtended(s.Name) && (slices.Contains(f.Fit.Ignored, s.Name) || slices.Contains(f.Fit.IgnoredGroups, groupOf(s.Name)))
+	})
+	return d
+}
+
+// groupOf is the domain of an extended resource.
+func groupOf(name corev1.ResourceName) string {
+	group, _, _ := strings.Cut(string(name), "/")
+	return group
+}
+
+// score rates what the node would have left, 0–100.
+func (f *Fit) score(l *resources.Ledger, d resources.Demand) int64 {
+	switch f.Strategy {
+	case MostAllocated:
+		return resources.MostAllocated(l, d, f.Resources)
+	case RequestedToCapacityRatio:
+		return resources.RequestedToCapacityRatio(l, d, f.Resources, f.Shape)
+	default:
+		return resources.LeastAllocated(l, d, f.Resources)
+	}
+}
