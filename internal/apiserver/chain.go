@@ -22,12 +22,12 @@ import (
 // not be turned away by the limit on requests in flight. On the way from the network
 // come one after the other, those that surround what follows first in each line:
 //
-//	audit id, panics, guests ─ time, request info, latency, cache control ─ deadline ─ authentication ─
-//	the user's room ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
+//	audit ID, panics, unauthenticated connections ─ time, request info, latency, cache control ─ deadline ─ authentication ─
+//	limit of the user ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
 //
 // What comes before authentication waits for nobody else's request.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
-	c.RequestInfoResolver = lenient{c.RequestInfoResolver}
+	c.RequestInfoResolver = notFoundResolver{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
 
 	in := genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc))
@@ -37,33 +37,33 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := s.ext.flow.Filter(inSeries(undriven(s.cfg.Undriven, s.measured(api)), filter{"authorization", func(next http.Handler) http.Handler {
+	h := s.ext.flow.Filter(inOrder(undriven(s.cfg.Undriven, s.measured(api)), filter{"authorization", func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
 	}}))
-	h = inSeries(h, filter{"constrainedimpersonation", func(next http.Handler) http.Handler {
+	h = inOrder(h, filter{"constrainedimpersonation", func(next http.Handler) http.Handler {
 		return impersonation.WithConstrainedImpersonation(next, c.Authorization.Authorizer, c.Serializer)
 	}})
-	h = inSeries(s.auditor.Requests(h, c.LongRunningFunc), filter{"", genericapifilters.WithWarningRecorder})
-	taken := newRooms(maxHandled)
-	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(roomy(h)), c.LongRunningFunc))
+	h = inOrder(s.auditor.Requests(h, c.LongRunningFunc), filter{"", genericapifilters.WithWarningRecorder})
+	taken := newUserLimits(maxHandled)
+	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(growStack(h)), c.LongRunningFunc))
 	refuse := s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer))
-	h = inSeries(sortUsers(unless(lasts, h, timed), h), filter{"", genericapifilters.WithWarningRecorder}, filter{"authentication", func(next http.Handler) http.Handler {
+	h = inOrder(limitAnonymous(unless(lasts, h, timed), h), filter{"", genericapifilters.WithWarningRecorder}, filter{"authentication", func(next http.Handler) http.Handler {
 		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, refuse, c.Authentication.APIAudiences, nil)
 	}})
 	bounded := genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
-	h = inSeries(unless(lasts, h, bounded), filter{"", genericapifilters.WithRequestReceivedTimestamp}, filter{"", func(next http.Handler) http.Handler {
+	h = inOrder(unless(lasts, h, bounded), filter{"", genericapifilters.WithRequestReceivedTimestamp}, filter{"", func(next http.Handler) http.Handler {
 		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
 	}}, filter{"", genericapifilters.WithLatencyTrackers}, filter{"", genericapifilters.WithCacheControl})
-	h = genericfilters.WithPanicRecovery(s.guests.watched(h), c.RequestInfoResolver)
+	h = genericfilters.WithPanicRecovery(s.unauthenticated.watched(h), c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
 }
 
-// lenient takes an address that is half of a resource's (/api/v1/watch) for that of
+// notFoundResolver takes an address that is half of a resource's (/api/v1/watch) for that of
 // nothing, which is not found, instead of an error of the server.
-type lenient struct{ apirequest.RequestInfoResolver }
+type notFoundResolver struct{ apirequest.RequestInfoResolver }
 
 // NewRequestInfo implements apirequest.RequestInfoResolver.
-func (l lenient) NewRequestInfo(r *http.Request) (*apirequest.RequestInfo, error) {
+func (l notFoundResolver) NewRequestInfo(r *http.Request) (*apirequest.RequestInfo, error) {
 	info, err := l.RequestInfoResolver.NewRequestInfo(r)
 	if err != nil {
 		return &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}, nil //nolint:nilerr // as any other path that means nothing
@@ -88,21 +88,21 @@ func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Han
 // Priority and fairness, behind it, has few of them executed.
 const maxHandled = 2 * maxStreams
 
-// roomy makes room on the stack: the filter before it has each request go on in a
+// growStack makes room on the stack: the filter before it has each request go on in a
 // goroutine of its own.
-func roomy(h http.Handler) http.Handler {
+func growStack(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stack.Grow()
 		h.ServeHTTP(w, r)
 	})
 }
 
-// roomyCreater does so for what a handler does last, with a limit in time: to make
+// growStackCreater does so for what a handler does last, with a limit in time: to make
 // an object is the first that is ours there.
-type roomyCreater struct{ runtime.ObjectCreater }
+type growStackCreater struct{ runtime.ObjectCreater }
 
 // New implements runtime.ObjectCreater.
-func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+func (c growStackCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	stack.Grow()
 	return c.ObjectCreater.New(kind)
 }

@@ -209,7 +209,7 @@ func TestFamilies(t *testing.T) {
 			t.Error("a port or an address is given twice")
 		}
 	}
-	foreign, err := aggregatorclient.NewForConfig(r.ownClient())
+	foreign, err := aggregatorclient.NewForConfig(r.serverClient())
 	must(foreign, err)
 	must(foreign.ApiregistrationV1().APIServices().Create(ctx, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.away.example.org"}, Spec: apiregistrationv1.APIServiceSpec{
 		Group: "away.example.org", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,

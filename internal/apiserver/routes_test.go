@@ -29,7 +29,7 @@ func TestTrimmedRoutes(t *testing.T) {
 	ws.Route(ws.DELETE(item).To(answer("delete %s/%s", "namespace", "name")))
 	ws.Route(ws.GET(item + "/proxy/{path:*}").To(answer("proxy %s %s", "name", "path")))
 	c.Add(ws)
-	trim(c)
+	trimRoutes(c)
 	if r := ws.Routes()[0]; r.ParameterDocs != nil || r.Doc != "" || r.ResponseErrors != nil {
 		t.Errorf("documentation is left: %+v", r)
 	}

@@ -3,6 +3,8 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +16,40 @@ import (
 
 	"carob/internal/apiserver/tokens"
 )
+
+// The names are upstream's.
+const (
+	tracking     = "kube-apiserver-legacy-service-account-token-tracking"
+	trackedSince = "since"
+)
+
+// trackTokens keeps the config map that says since when the use of tokens in Secrets is
+// noted, for whoever is to remove those that nobody uses.
+func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
+	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: tracking, Namespace: metav1.NamespaceSystem},
+		Data: map[string]string{trackedSince: now.UTC().Format(time.DateOnly)}}
+	st := s.stores[corev1.Resource("configmaps")]
+	ctx = apirequest.WithNamespace(ctx, want.Namespace)
+	dated := func(o *corev1.ConfigMap) bool {
+		_, err := time.Parse(time.DateOnly, o.Data[trackedSince])
+		return err == nil
+	}
+	if o, err := st.Get(ctx, want.Name, &metav1.GetOptions{}); err == nil {
+		if m, ok := o.(*corev1.ConfigMap); ok && dated(m) {
+			return nil
+		}
+	}
+	return upsert(ctx, st, want, func(o *corev1.ConfigMap) bool {
+		if dated(o) {
+			return false
+		}
+		if o.Data == nil {
+			o.Data = map[string]string{}
+		}
+		maps.Copy(o.Data, want.Data)
+		return true
+	})
+}
 
 // SecretToken makes the token that a Secret of type kubernetes.io/service-account-token
 // holds for an account. It is good once the Secret holds it.

@@ -37,8 +37,8 @@ func (s *Server) serve(ctx context.Context) error {
 		ReadHeaderTimeout: 32 * time.Second,
 		IdleTimeout:       90 * time.Second, // as Go's clients
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       s.guests.accept,
-		ConnState:         s.guests.changed,
+		ConnContext:       s.unauthenticated.accept,
+		ConnState:         s.unauthenticated.changed,
 		ErrorLog:          log.New(logWriter{klog.FromContext(ctx)}, "", 0),
 	}
 	if err := http2.ConfigureServer(server, &http2.Server{IdleTimeout: server.IdleTimeout, MaxConcurrentStreams: maxStreams,

@@ -33,6 +33,9 @@ import (
 	"carob/internal/kinds/services"
 )
 
+// Close releases a server that is not going to run.
+func (s *Server) Close() { s.close() }
+
 // Server is one API server. Make it by New, then call Run once.
 type Server struct {
 	cfg     Config
@@ -40,11 +43,11 @@ type Server struct {
 	engine  *storage.Engine
 	options *storage.Options
 	generic *genericapiserver.GenericAPIServer
-	groups  *groupList
+	groups  *apiGroupList
 	// handler serves the network, inner carob's own parts (see chain).
-	handler, inner http.Handler
-	guests         *guests
-	conditions     conditions // of the parts
+	handler, inner  http.Handler
+	unauthenticated *unauthenticatedConns
+	conditions      conditions // of the parts
 
 	stores    stores
 	storages  storageIndex
@@ -93,7 +96,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	complete(&cfg)
 	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{},
-		guests: newGuests(maxGuests, maxGuestRequests)}
+		unauthenticated: newUnauthenticatedConns(maxUnauthenticatedConns, maxUnauthenticatedRequests)}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -121,7 +124,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		s.engine, err = storage.Open(ctx, storage.Config{Dir: cfg.etcdDir(), Servers: cfg.EtcdServers, TLS: cfg.EtcdTLS, NoFsync: cfg.UnsafeNoFsync})
 		opened <- err
 	}()
-	err = s.build()
+	err = s.prepare()
 	if e := <-opened; e != nil {
 		return nil, e
 	}
@@ -132,7 +135,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err = s.seed(ctx); err != nil {
 		return nil, fmt.Errorf("make the system objects: %w", err)
 	}
-	if err = s.install(); err != nil {
+	if err = s.build(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -195,7 +198,7 @@ func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
 // It returns nil after ctx ended, else what made serving impossible.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
-	trim(s.generic.Handler.GoRestfulContainer)
+	trimRoutes(s.generic.Handler.GoRestfulContainer)
 	s.generic.Handler.GoRestfulContainer.Router(&router{})
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -206,7 +209,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	parts := newGroup(ctx)
+	parts := newTaskGroup(ctx)
 	defer parts.wait()
 	defer cancel(nil)
 	parts.run(s.rbac.Run)

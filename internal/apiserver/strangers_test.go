@@ -109,9 +109,9 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 	})
 	before := heap()
 	held := func() int {
-		r.guests.mu.Lock()
-		defer r.guests.mu.Unlock()
-		return r.guests.requests
+		r.unauthenticated.mu.Lock()
+		defer r.unauthenticated.mu.Unlock()
+		return r.unauthenticated.requests
 	}
 	var forgers []*streams
 	hold := func() {
@@ -139,7 +139,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		}
 	}
 	hello := "\x16\x03\x01\x02\x00\x01"
-	for i := range maxGuests + 100 {
+	for i := range maxUnauthenticatedConns + 100 {
 		raw, err := net.Dial("tcp", r.cfg.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 	if good == 0 {
 		t.Error("the others were served when the strangers had let go")
 	}
-	if n := held(); n > maxGuestRequests {
+	if n := held(); n > maxUnauthenticatedRequests {
 		t.Errorf("%d requests of strangers are held", n)
 	}
 	if grown := heap() - before; grown > 300<<20 {

@@ -14,17 +14,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// inside are the requests in progress of clients in this process. They run on
+// localRequests are the requests in progress of clients in this process. They run on
 // the clients' own goroutines, which etcd does not wait for when it stops: one
 // that still reads when the database is closed ends the process.
-type inside struct {
+type localRequests struct {
 	mu      sync.RWMutex // held by readers while they read
 	closed  bool
 	streams sync.WaitGroup // watch streams
 }
 
 // client returns the client of s whose requests are counted. up hears of writes and watches.
-func (in *inside) client(s *etcdserver.EtcdServer, up *upkeep) *clientv3.Client {
+func (in *localRequests) client(s *etcdserver.EtcdServer, up *housekeeping) *clientv3.Client {
 	c := v3client.New(s)
 	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in, up}, c)
 	c.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in, up}), in}, c)
@@ -33,7 +33,7 @@ func (in *inside) client(s *etcdserver.EtcdServer, up *upkeep) *clientv3.Client 
 
 // close turns further reads away and returns when none is in progress. The client
 // is closed already: that ends its watch streams.
-func (in *inside) close() {
+func (in *localRequests) close() {
 	in.mu.Lock()
 	in.closed = true
 	in.mu.Unlock()
@@ -44,8 +44,8 @@ func (in *inside) close() {
 // which etcd waits for.
 type reads struct {
 	pb.KVClient
-	in *inside
-	up *upkeep
+	in *localRequests
+	up *housekeeping
 }
 
 // Range implements pb.KVClient.
@@ -77,7 +77,7 @@ func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOpt
 // before the goroutine of the second begins.
 type watchClient struct {
 	pb.WatchClient
-	in *inside
+	in *localRequests
 }
 
 // Watch implements pb.WatchClient.
@@ -87,73 +87,13 @@ func (w watchClient) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.Wat
 	if err != nil {
 		return nil, err
 	}
-	return newUnhindered(s), nil
-}
-
-// unhindered is the client's end of a stream on which Send does not wait. The client
-// receives nothing while it sends, the server takes nothing while what it answers is
-// not received, and between two ends in one process there is no room: when twenty
-// watches ended at the same time, all others of the stream stood still for ever.
-type unhindered struct {
-	pb.Watch_WatchClient
-	mu      sync.Mutex
-	waiting []*pb.WatchRequest // nil is the end
-	err     error              // of an earlier one
-	news    chan struct{}
-}
-
-func newUnhindered(s pb.Watch_WatchClient) *unhindered {
-	u := &unhindered{Watch_WatchClient: s, news: make(chan struct{}, 1)}
-	go u.run()
-	return u
-}
-
-// Send implements pb.Watch_WatchClient. Its error is that of an earlier request.
-func (u *unhindered) Send(r *pb.WatchRequest) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.waiting = append(u.waiting, r)
-	select {
-	case u.news <- struct{}{}:
-	default:
-	}
-	return u.err
-}
-
-// CloseSend implements grpc.ClientStream.
-func (u *unhindered) CloseSend() error { return u.Send(nil) }
-
-// run sends until the stream ends.
-func (u *unhindered) run() {
-	for {
-		select {
-		case <-u.news:
-		case <-u.Context().Done():
-			return
-		}
-		u.mu.Lock()
-		next := u.waiting
-		u.waiting = nil
-		u.mu.Unlock()
-		for _, r := range next {
-			if r == nil {
-				_ = u.Watch_WatchClient.CloseSend() // the end either way
-				return
-			}
-			if err := u.Watch_WatchClient.Send(r); err != nil {
-				u.mu.Lock()
-				u.err = err
-				u.mu.Unlock()
-				return
-			}
-		}
-	}
+	return newAsyncStream(s), nil
 }
 
 type watchServer struct {
 	pb.WatchServer
-	in *inside
-	up *upkeep
+	in *localRequests
+	up *housekeeping
 }
 
 // Watch implements pb.WatchServer.
@@ -165,7 +105,7 @@ func (w watchServer) Watch(stream pb.Watch_WatchServer) error {
 // announced is the server's end of a stream that tells of each watch that has begun.
 type announced struct {
 	pb.Watch_WatchServer
-	up *upkeep
+	up *housekeeping
 }
 
 // Send implements pb.Watch_WatchServer.

@@ -129,7 +129,7 @@ func TestStartCalledOff(t *testing.T) {
 	if err := e.start(t.Context(), Config{Dir: dir, NoFsync: true}); err != nil {
 		t.Fatal(err)
 	}
-	e.Close() // as Open does when campaign failed: there is no upkeep yet
+	e.Close() // as Open does when campaign failed: there is no housekeeping yet
 	if err := whole(t, dir, 0); err != nil {
 		t.Fatal(err)
 	}

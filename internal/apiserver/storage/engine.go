@@ -61,14 +61,14 @@ type Engine struct {
 	// Client is the one client that all stores share.
 	Client *kubernetes.Client
 
-	server  *etcdserver.EtcdServer // nil for an external cluster
-	lock    *os.File
-	inside  inside
-	upkeep  *upkeep
-	failure *failure
-	close   sync.Once
-	health  health
-	writes  writes
+	server       *etcdserver.EtcdServer // nil for an external cluster
+	lock         *os.File
+	local        localRequests
+	housekeeping *housekeeping
+	failure      *failure
+	close        sync.Once
+	health       health
+	writes       writes
 }
 
 const (
@@ -107,11 +107,11 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, explain(cfg.Dir, err)
 	}
 	useWatchProgress()
-	e.upkeep = newUpkeep(e.server)
+	e.housekeeping = newHousekeeping(e.server)
 	if isFull(e.server) {
-		e.upkeep.refused()
+		e.housekeeping.refused()
 	}
-	e.Client = &kubernetes.Client{Client: e.inside.client(e.server, e.upkeep)}
+	e.Client = &kubernetes.Client{Client: e.local.client(e.server, e.housekeeping)}
 	e.Client.Kubernetes = e.Client
 	return e, nil
 }
@@ -156,9 +156,9 @@ func (e *Engine) Close() {
 		// A server that died in the middle of a write holds its own locks: stopping
 		// it would wait for ever, and the process is about to end anyway.
 		if e.server != nil && e.failure.get() == nil {
-			e.inside.close()
-			if e.upkeep != nil { // not when the start broke off
-				e.upkeep.close()
+			e.local.close()
+			if e.housekeeping != nil { // not when the start broke off
+				e.housekeeping.close()
 			}
 			e.server.HardStop()
 		}

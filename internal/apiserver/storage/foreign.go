@@ -52,11 +52,11 @@ func (f *Foreign) Close() {
 }
 
 // track remembers a storage until it is destroyed.
-func (o *Options) track(l *lazy, destroy func()) func() {
+func (o *Options) track(l *lazyCache, destroy func()) func() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.left == nil {
-		o.left = map[*lazy]func(){}
+		o.left = map[*lazyCache]func(){}
 	}
 	o.left[l] = destroy
 	return func() {

@@ -48,7 +48,7 @@ type Options struct {
 	mu     sync.Mutex
 	codecs map[string]codec
 	caches []kindCache
-	left   map[*lazy]func() // storages of foreign kinds and how they end
+	left   map[*lazyCache]func() // storages of foreign kinds and how they end
 }
 
 type kindCache struct {
@@ -169,12 +169,12 @@ func (o *Options) codec(group string) (codec, error) {
 	return o.codecs[group], nil
 }
 
-// clock returns the clock of a new watch cache, and the pace that it is unless the store is external.
-func (o *Options) clock() (clock.WithTicker, *pace) {
+// clock returns the clock of a new watch cache, and what drives it unless the store is external.
+func (o *Options) clock() (clock.WithTicker, *cacheClock) {
 	if o.paced.IsZero() {
 		return clock.RealClock{}, nil
 	}
-	p := &pace{start: o.paced}
+	p := &cacheClock{start: o.paced}
 	return p, p
 }
 
@@ -202,12 +202,12 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	root := strings.Trim(prefix, "/")
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		b := newBounded(raw, root, o.own, newFunc)
-		b.hub.kind = c.GroupResource
-		return b, func() { b.hub.close(); stored.Close() }, nil
+		b := newQueuedEngine(raw, root, o.own, newFunc)
+		b.shared.kind = c.GroupResource
+		return b, func() { b.shared.close(); stored.Close() }, nil
 	}
-	clk, pace := o.clock()
-	cached := &lazy{Interface: raw, root: root, own: o.own, pace: pace, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	clk, paced := o.clock()
+	cached := &lazyCache{Interface: raw, root: root, own: o.own, clock: paced, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
@@ -234,8 +234,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
-	p := newPatient(watchCache, delegator, raw, c.GroupResource, root, o.own, pace, newFunc)
-	return p, func() { p.hub.close(); destroy() }, nil
+	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.own, paced, newFunc)
+	return p, func() { p.shared.close(); destroy() }, nil
 }
 
 // bare decodes the items of a list without their kind, which clients get once, with

@@ -6,99 +6,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher"
-
-	"carob/internal/base/memory"
 )
-
-// patient is a cached store whose watches have room for a burst. The cache ends
-// a watch when its client is some ten events behind and does not catch up within
-// a moment: fewer than one burst of pods makes on a busy machine. Events wait as
-// pointers to what the cache holds anyway.
-type patient struct {
-	*cacher.CacheDelegator
-	own  func(context.Context) bool // says whether a part of this process asks
-	pace *pace                      // of the cache; nil on an external store
-	hub  *hub                       // for clients
-	cut  *cut
-}
-
-// newPatient returns the store of a cache whose changes engine keeps. It cuts the cache's
-// history when the process becomes quiet, until its hub is closed.
-func newPatient(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, own func(context.Context) bool, pace *pace,
-	newObject func() runtime.Object) patient {
-	p := patient{CacheDelegator: d, own: own, pace: pace, cut: &cut{engine: engine}}
-	p.hub = newHub(d, root, 0, pace, newObject, p.single)
-	p.hub.kind = kind
-	var ok bool
-	if p.cut.history, ok = historyOf(c); ok {
-		context.AfterFunc(p.hub.ctx, memory.OnSettle(p.cut.cut))
-	}
-	return p
-}
 
 // watchRoom is how many events a client may be behind before the cache's own limit counts.
 const watchRoom = 1000
 
-// Watch implements storage.Interface.
-func (p patient) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if p.cut.has(opts) {
-		return watchEngine(ctx, p.cut.engine, p.own(ctx), key, opts)
-	}
-	if p.own(ctx) {
-		return p.single(ctx, key, opts)
-	}
-	return p.hub.Watch(ctx, key, opts)
-}
-
-// single begins a watch of the cache.
-func (p patient) single(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if err := checkVersion(opts.ResourceVersion); err != nil {
-		return nil, err
-	}
-	w, err := p.CacheDelegator.Watch(ctx, key, opts)
-	if err != nil {
-		return nil, err
-	}
-	var left func()
-	switch {
-	case p.pace == nil || !opts.Predicate.AllowWatchBookmarks:
-	case p.own(ctx):
-		p.pace.own()
-	default:
-		left = p.pace.client()
-	}
-	return newQueue(w, watchRoom, 0, left), nil
-}
-
 // slowest is how long a client served by the engine may take for watchRoom events
 // when more are waiting. The engine keeps all that comes meanwhile.
 const slowest = 5 * time.Second
-
-// bounded is the engine's store where clients watch it without a cache.
-type bounded struct {
-	storage.Interface
-	own func(context.Context) bool // says whether a part of this process asks
-	hub *hub                       // for clients
-}
-
-func newBounded(engine storage.Interface, root string, own func(context.Context) bool, newObject func() runtime.Object) bounded {
-	return bounded{engine, own, newHub(engine, root, 1, nil, newObject, func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-		return watchEngine(ctx, engine, false, key, opts)
-	})}
-}
-
-// Watch implements storage.Interface.
-func (b bounded) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if b.own(ctx) {
-		return watchEngine(ctx, b.Interface, true, key, opts)
-	}
-	return b.hub.Watch(ctx, key, opts)
-}
 
 // apart gives watches of the engine a stream of their own. On that of the caches
 // everybody hears the progress that a list asks for, which comes as a bookmark.

@@ -22,7 +22,7 @@ func checkVersion(version string) error {
 }
 
 // Get implements storage.Interface.
-func (p patient) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
+func (p queuedCache) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (p patient) Get(ctx context.Context, key string, opts storage.GetOptions, o
 }
 
 // Get implements storage.Interface.
-func (b bounded) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
+func (b queuedEngine) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return err
 	}

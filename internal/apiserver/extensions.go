@@ -13,7 +13,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -23,10 +22,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	carobadmission "carob/internal/apiserver/admission"
 	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/crds"
-	"carob/internal/apiserver/endpoints"
 	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/usage"
@@ -49,72 +46,14 @@ type extensions struct {
 	usage                *usage.Server
 }
 
-// ownClient is the client configuration of the extensions' controllers and
+// serverClient is the client configuration of the extensions' controllers and
 // informers: they act for the server itself.
-func (s *Server) ownClient() *restclient.Config {
+func (s *Server) serverClient() *restclient.Config {
 	return s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
-}
-
-// credentials are what the server shows to webhooks: what the admission configuration says, else nothing.
-func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
-	return delegate
 }
 
 func admissionregistrationResource(r string) schema.GroupResource {
 	return schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: r}
-}
-
-// chainAdmission puts the users' admission behind the built-in plugins and lets
-// all mutating ones run a second time when a webhook asks for it.
-func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmission.Reader) error {
-	config, err := carobadmission.LoadConfiguration(s.cfg.AdmissionConfig)
-	if err != nil {
-		return err
-	}
-	if err := webhooks.CheckConfiguration(config.For); err != nil {
-		return err
-	}
-	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer, Configuration: config})
-	if err != nil {
-		return err
-	}
-	quota, err := carobadmission.NewQuota(reader, s.storageOf, config.For("ResourceQuota"), s.stopped)
-	if err != nil {
-		return err
-	}
-	s.ext.resolver = &endpoints.Resolver{Reader: reader}
-	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.ownClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
-		Configuration: config.For})
-	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.Measured("ResourceQuota", quota))})
-	return nil
-}
-
-// reinvoking runs the mutating plugins again when one that changed the object says so.
-type reinvoking struct{ admission.Interface }
-
-// Admit implements admission.MutationInterface.
-func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	m, ok := r.Interface.(admission.MutationInterface)
-	if !ok {
-		return nil
-	}
-	if err := m.Admit(ctx, a, o); err != nil {
-		return err
-	}
-	again := a.GetReinvocationContext()
-	if !again.ShouldReinvoke() {
-		return nil
-	}
-	again.SetIsReinvoke()
-	return m.Admit(ctx, a, o)
-}
-
-// Validate implements admission.ValidationInterface.
-func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if v, ok := r.Interface.(admission.ValidationInterface); ok {
-		return v.Validate(ctx, a, o)
-	}
-	return nil
 }
 
 // extensionKinds describes the kinds of the extensions that the registry holds.
@@ -127,7 +66,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
 	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
-		Client: s.ownClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
+		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxBodyBytes: c.MaxRequestBodyBytes,
 	})
@@ -140,7 +79,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 		return err
 	}
 	s.ext.foreign = aggregation.New(aggregation.Config{
-		Client: s.ownClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
+		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		Serializer: s.set.Codecs, Next: s.ext.usage,
 		Taken: func(group string, taken bool) {
 			if group == usage.Group {
@@ -173,7 +112,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 // server's own proxy to them.
 func (s *Server) askAgent() func(ctx context.Context, node string) (*usage.Summary, error) {
 	client := sync.OnceValues(func() (restclient.Interface, error) {
-		c := s.ownClient()
+		c := s.serverClient()
 		c.NegotiatedSerializer, c.QPS = s.set.Codecs, -1
 		return restclient.UnversionedRESTClientFor(c)
 	})

@@ -32,8 +32,8 @@ func TestMemberIsPatient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events = 10 * watchRoom
-				h, in, ended := fakeHub(t)
-				m := newMember(t.Context(), h, "", all("10"), false)
+				h, in, ended := fakeSharedWatch(t)
+				m := newSubscriber(t.Context(), h, "", all("10"), false)
 				if !h.join(m, 10) {
 					t.Fatal("not joined")
 				}
@@ -66,15 +66,15 @@ func TestMemberIsPatient(t *testing.T) {
 	}
 }
 
-// A client that wants bookmarks hears how far the hub is before its time is up.
+// A client that wants bookmarks hears how far the shared watch is before its time is up.
 func TestMemberBookmarkAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, in, ended := fakeHub(t)
+		h, in, ended := fakeSharedWatch(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		opts := all("10")
 		opts.Predicate.AllowWatchBookmarks = true
-		m := newMember(ctx, h, "other", opts, false)
+		m := newSubscriber(ctx, h, "other", opts, false)
 		if !h.join(m, 10) {
 			t.Fatal("not joined")
 		}
@@ -88,20 +88,20 @@ func TestMemberBookmarkAtTheEnd(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), ev)
 		}
 		synctest.Wait()
-		if len(h.members) != 0 || h.source != nil {
-			t.Error("it is still a member")
+		if len(h.subscribers) != 0 || h.source != nil {
+			t.Error("it is still a subscriber")
 		}
 		close(in)
 		<-ended
 	})
 }
 
-// Stop, at any time and more than once, ends a member; what it began with ends, too.
+// Stop, at any time and more than once, ends a subscriber; what it began with ends, too.
 func TestMemberStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, in, ended := fakeHub(t)
+		h, in, ended := fakeSharedWatch(t)
 		own := watch.NewFake()
-		m := newMember(t.Context(), h, "", initial(), true)
+		m := newSubscriber(t.Context(), h, "", initial(), true)
 		go m.start(own)
 		own.Add(classAt(3).Object)
 		if ev := <-m.ResultChan(); versionOf(ev) != 3 {
@@ -115,7 +115,7 @@ func TestMemberStops(t *testing.T) {
 		if !own.IsStopped() {
 			t.Error("its own watch goes on")
 		}
-		if h.join(m, 10) || len(h.members) != 0 {
+		if h.join(m, 10) || len(h.subscribers) != 0 {
 			t.Error("joined after the end")
 		}
 		close(in)
@@ -127,10 +127,10 @@ func TestMemberStops(t *testing.T) {
 // at once: what comes is for nobody.
 func TestMemberStopsBeforeItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, in, ended := fakeHub(t)
+		h, in, ended := fakeSharedWatch(t)
 		for range 20 { // of an event and the end either may be seen first
 			ctx, cancel := context.WithCancel(t.Context())
-			m := newMember(ctx, h, "", initial(), true)
+			m := newSubscriber(ctx, h, "", initial(), true)
 			cancel()
 			synctest.Wait() // it was stopped
 			own := watch.NewFakeWithChanSize(1, false)
@@ -145,7 +145,7 @@ func TestMemberStopsBeforeItsStart(t *testing.T) {
 	})
 }
 
-// An object is encoded once for each form that its clients want, and stays as it is.
+// An object is encoded once for each encoding that its clients want, and stays as it is.
 func TestSharedIsEncodedOnce(t *testing.T) {
 	o := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	ev := share(share(watch.Event{Type: watch.Added, Object: o}))
@@ -184,13 +184,13 @@ func TestSharedIsEncodedOnce(t *testing.T) {
 
 // BenchmarkFanOut passes a change on to 200 clients who want it encoded alike.
 func BenchmarkFanOut(b *testing.B) {
-	h := newHub(nil, "classes", 0, nil, nil, nil)
+	h := newSharedWatch(nil, "classes", 0, nil, nil, nil)
 	defer h.close()
 	h.source = watch.NewFake()
 	const clients = 200
 	var heard sync.WaitGroup
 	for range clients {
-		m := newMember(b.Context(), h, "", all("1"), false)
+		m := newSubscriber(b.Context(), h, "", all("1"), false)
 		if !h.join(m, 1) {
 			b.Fatal("not joined")
 		}

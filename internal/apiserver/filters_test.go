@@ -25,7 +25,7 @@ func step(seen *[]string, name string) filter {
 	}}
 }
 
-// Filters of two series pass on what they made of the request, in their order; the first that answers is the last.
+// Filters in two groups pass on what they made of the request, in their order; the first that answers is the last.
 func TestInSeries(t *testing.T) {
 	for answer, want := range map[string][]string{
 		"":  {"a", "b", "around", "c", "end"},
@@ -34,7 +34,7 @@ func TestInSeries(t *testing.T) {
 		"c": {"a", "b", "around", "c", "back"},
 	} {
 		var seen []string
-		h := inSeries(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := inOrder(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			seen = append(seen, "end")
 			for _, name := range []string{"a", "b", "c"} {
 				if r.Context().Value(seriesKey(name)) == nil || w.Header().Get(name) == "" {
@@ -45,7 +45,7 @@ func TestInSeries(t *testing.T) {
 				t.Error("an earlier request is kept")
 			}
 		}), step(&seen, "c"))
-		outer := inSeries(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		outer := inOrder(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			seen = append(seen, "around")
 			h.ServeHTTP(w, r)
 			if answer == "c" {
@@ -55,7 +55,7 @@ func TestInSeries(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Answer", answer)
 		w := httptest.NewRecorder()
-		inSeries(outer).ServeHTTP(w, r) // a series without filters passes everything on
+		inOrder(outer).ServeHTTP(w, r) // no filter at all passes everything on
 		if !slices.Equal(seen, want) {
 			t.Errorf("answer %q: %v, want %v", answer, seen, want)
 		}

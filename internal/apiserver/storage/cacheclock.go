@@ -27,22 +27,22 @@ const (
 	ownAttention = 5 * time.Second
 )
 
-// pace is the clock of a watch cache on an embedded store. It sets the cache's
+// cacheClock is the clock of a watch cache on an embedded store. It sets the cache's
 // timers, for which the library has no options.
 //
 //	idle: housework each 10 s ──a watch──▶ attended: each second ──the last client's watch ends──▶ idle
-type pace struct {
+type cacheClock struct {
 	clock.RealClock
 	start time.Time // the same for all caches, so that they keep step
 
 	mu        sync.Mutex
 	clients   int       // watches of clients that want bookmarks
 	until     time.Time // there was a watch of a part of this process
-	housework *pacedTimer
+	housework *cacheTimer
 }
 
 // client notes a watch of a client that wants bookmarks, until left is called.
-func (p *pace) client() (left func()) {
+func (p *cacheClock) client() (left func()) {
 	p.attend(1, time.Time{})
 	return func() {
 		p.mu.Lock()
@@ -52,9 +52,9 @@ func (p *pace) client() (left func()) {
 }
 
 // own notes a watch of a part of this process.
-func (p *pace) own() { p.attend(0, time.Now().Add(ownAttention)) }
+func (p *cacheClock) own() { p.attend(0, time.Now().Add(ownAttention)) }
 
-func (p *pace) attend(clients int, until time.Time) {
+func (p *cacheClock) attend(clients int, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -69,14 +69,14 @@ func (p *pace) attend(clients int, until time.Time) {
 }
 
 // attended reports whether somebody waits for bookmarks. Call with mu held.
-func (p *pace) attended(now time.Time) bool { return p.clients > 0 || now.Before(p.until) }
+func (p *cacheClock) attended(now time.Time) bool { return p.clients > 0 || now.Before(p.until) }
 
 // NewTimer implements clock.Clock.
-func (p *pace) NewTimer(d time.Duration) clock.Timer {
+func (p *cacheClock) NewTimer(d time.Duration) clock.Timer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	t := &pacedTimer{Timer: p.RealClock.NewTimer(p.adjust(d, now)), pace: p}
+	t := &cacheTimer{Timer: p.RealClock.NewTimer(p.adjust(d, now)), clock: p}
 	if isHousework(d) {
 		t.slow = !p.attended(now)
 		p.housework = t
@@ -87,7 +87,7 @@ func (p *pace) NewTimer(d time.Duration) clock.Timer {
 func isHousework(d time.Duration) bool { return d >= shortestHousework && d < longestHousework }
 
 // adjust returns how long a timer runs that is set to d at now. Call with mu held.
-func (p *pace) adjust(d time.Duration, now time.Time) time.Duration {
+func (p *cacheClock) adjust(d time.Duration, now time.Time) time.Duration {
 	if d == libraryProgress {
 		return progressPeriod
 	}
@@ -101,22 +101,22 @@ func (p *pace) adjust(d time.Duration, now time.Time) time.Duration {
 	return (since + d).Round(houseworkPeriod) - since
 }
 
-// pacedTimer is a timer of a cache.
-type pacedTimer struct {
+// cacheTimer is a timer of a cache.
+type cacheTimer struct {
 	clock.Timer
-	pace *pace
-	slow bool // set while nobody waited for bookmarks; guarded by pace.mu
+	clock *cacheClock
+	slow  bool // set while nobody waited for bookmarks; guarded by clock.mu
 }
 
 // Reset implements clock.Timer.
-func (t *pacedTimer) Reset(d time.Duration) bool {
-	t.pace.mu.Lock()
-	defer t.pace.mu.Unlock()
+func (t *cacheTimer) Reset(d time.Duration) bool {
+	t.clock.mu.Lock()
+	defer t.clock.mu.Unlock()
 	return t.set(d, time.Now())
 }
 
-// set sets the timer. Call with pace.mu held.
-func (t *pacedTimer) set(d time.Duration, now time.Time) bool {
-	t.slow = isHousework(d) && !t.pace.attended(now)
-	return t.Timer.Reset(t.pace.adjust(d, now))
+// set sets the timer. Call with clock.mu held.
+func (t *cacheTimer) set(d time.Duration, now time.Time) bool {
+	t.slow = isHousework(d) && !t.clock.attended(now)
+	return t.Timer.Reset(t.clock.adjust(d, now))
 }

@@ -61,7 +61,7 @@ func TestManyWatchesHearOfThePast(t *testing.T) {
 // What is written is in the database's file soon, and nobody looks any more after that.
 func TestUpkeepSleeps(t *testing.T) {
 	e := open(t, t.TempDir())
-	if e.upkeep.awake.Load() {
+	if e.housekeeping.awake.Load() {
 		t.Fatal("awake before anything was written")
 	}
 	commits := func() int64 { return e.server.Backend().(interface{ Commits() int64 }).Commits() }
@@ -70,12 +70,12 @@ func TestUpkeepSleeps(t *testing.T) {
 	if _, err := k.Txn(t.Context()).Then(clientv3.OpPut("/a", "1")).Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if !e.upkeep.awake.Load() {
+	if !e.housekeeping.awake.Load() {
 		t.Fatal("a write wakes nobody")
 	}
-	for deadline := time.Now().Add(byItself / 2); e.upkeep.awake.Load() || commits() == before; {
+	for deadline := time.Now().Add(byItself / 2); e.housekeeping.awake.Load() || commits() == before; {
 		if time.Now().After(deadline) {
-			t.Fatalf("awake %t, %d commits", e.upkeep.awake.Load(), commits()-before)
+			t.Fatalf("awake %t, %d commits", e.housekeeping.awake.Load(), commits()-before)
 		}
 		<-time.After(time.Millisecond)
 	}

@@ -14,43 +14,43 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// groupList is the list of API groups at /apis, in the order of their priorities, the greatest first: clients that
+// apiGroupList is the list of API groups at /apis, in the order of their priorities, the greatest first: clients that
 // know a kind's short name only take the first group that has it.
-type groupList struct {
+type apiGroupList struct {
 	codecs runtime.NegotiatedSerializer
 
 	mu     sync.RWMutex
-	groups map[string]rankedGroup
+	groups map[string]rankedAPIGroup
 }
 
-type rankedGroup struct {
+type rankedAPIGroup struct {
 	metav1.APIGroup
 	priority int32
 }
 
-func newGroupList(codecs runtime.NegotiatedSerializer) *groupList {
-	return &groupList{codecs: codecs, groups: map[string]rankedGroup{}}
+func newAPIGroupList(codecs runtime.NegotiatedSerializer) *apiGroupList {
+	return &apiGroupList{codecs: codecs, groups: map[string]rankedAPIGroup{}}
 }
 
 // AddGroup adds or replaces a group. priority is its APIServices' groupPriorityMinimum.
-func (l *groupList) AddGroup(g metav1.APIGroup, priority int32) {
+func (l *apiGroupList) AddGroup(g metav1.APIGroup, priority int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.groups[g.Name] = rankedGroup{g, priority}
+	l.groups[g.Name] = rankedAPIGroup{g, priority}
 }
 
 // RemoveGroup takes a group away.
-func (l *groupList) RemoveGroup(name string) {
+func (l *apiGroupList) RemoveGroup(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.groups, name)
 }
 
-func (l *groupList) list() *metav1.APIGroupList {
+func (l *apiGroupList) list() *metav1.APIGroupList {
 	l.mu.RLock()
 	all := slices.Collect(maps.Values(l.groups))
 	l.mu.RUnlock()
-	slices.SortFunc(all, func(a, b rankedGroup) int {
+	slices.SortFunc(all, func(a, b rankedAPIGroup) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.Name, b.Name))
 	})
 	out := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, len(all))}
@@ -61,6 +61,6 @@ func (l *groupList) list() *metav1.APIGroupList {
 }
 
 // ServeHTTP answers /apis.
-func (l *groupList) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *apiGroupList) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	responsewriters.WriteObjectNegotiated(l.codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, r, http.StatusOK, l.list(), false)
 }

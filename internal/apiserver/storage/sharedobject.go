@@ -11,24 +11,24 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// shared is an object that several clients hear of. It is encoded once for all who
+// sharedObject is an object that several clients hear of. It is encoded once for all who
 // want it alike, and never changed.
-type shared struct {
+type sharedObject struct {
 	metav1.Object // for reading only
 	object        runtime.Object
 
 	mu    sync.Mutex
-	forms map[runtime.Identifier]*form
+	forms map[runtime.Identifier]*encoding
 }
 
-// form is an encoding of an object.
-type form struct {
+// encoding is an encoding of an object.
+type encoding struct {
 	make  sync.Once
 	bytes []byte
 	err   error
 }
 
-var _ runtime.CacheableObject = (*shared)(nil)
+var _ runtime.CacheableObject = (*sharedObject)(nil)
 
 // share makes the object of an event one that several may have.
 func share(ev watch.Event) watch.Event {
@@ -36,17 +36,17 @@ func share(ev watch.Event) watch.Event {
 		return ev
 	}
 	if o, ok := ev.Object.(metav1.Object); ok {
-		ev.Object = &shared{Object: o, object: ev.Object, forms: map[runtime.Identifier]*form{}}
+		ev.Object = &sharedObject{Object: o, object: ev.Object, forms: map[runtime.Identifier]*encoding{}}
 	}
 	return ev
 }
 
 // CacheEncode implements runtime.CacheableObject.
-func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+func (s *sharedObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
 	s.mu.Lock()
 	f := s.forms[id]
 	if f == nil {
-		f = &form{}
+		f = &encoding{}
 		s.forms[id] = f
 	}
 	s.mu.Unlock()
@@ -67,10 +67,10 @@ func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, 
 }
 
 // GetObject implements runtime.CacheableObject.
-func (s *shared) GetObject() runtime.Object { return s.object.DeepCopyObject() }
+func (s *sharedObject) GetObject() runtime.Object { return s.object.DeepCopyObject() }
 
 // DeepCopyObject implements runtime.Object.
-func (s *shared) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
+func (s *sharedObject) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
 
 // GetObjectKind implements runtime.Object. It is for reading only.
-func (s *shared) GetObjectKind() schema.ObjectKind { return s.object.GetObjectKind() }
+func (s *sharedObject) GetObjectKind() schema.ObjectKind { return s.object.GetObjectKind() }

@@ -32,6 +32,3 @@ func described(path, media, operation, doc string) *restful.WebService {
 	ws := new(restful.WebService).Path(path)
 	return ws.Route(ws.GET("").To(func(*restful.Request, *restful.Response) {}).Doc(doc).Operation(operation).Produces(media).Writes(""))
 }
-
-// Close releases a server that is not going to run.
-func (s *Server) Close() { s.close() }

@@ -8,7 +8,7 @@ import (
 
 func TestPace(t *testing.T) {
 	start := time.Now()
-	p := &pace{start: start, clients: 1}
+	p := &cacheClock{start: start, clients: 1}
 	for _, tc := range []struct{ at, d, want time.Duration }{
 		{0, libraryProgress, progressPeriod},
 		{0, 0, 0},
@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 // Caches with different jitter wake the process once for all of them.
 func TestHouseworkTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pace{start: time.Now()}
+		p := &cacheClock{start: time.Now()}
 		a, b := p.NewTimer(760*time.Millisecond), p.NewTimer(1240*time.Millisecond)
 		for range 5 {
 			at := <-a.C()
@@ -43,7 +43,7 @@ func TestHouseworkTogether(t *testing.T) {
 // Without clients that want bookmarks a cache sleeps; the first wakes it.
 func TestHouseworkWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pace{start: time.Now()}
+		p := &cacheClock{start: time.Now()}
 		housework := p.NewTimer(time.Second)
 		next := func(want time.Duration) {
 			t.Helper()

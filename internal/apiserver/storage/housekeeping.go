@@ -12,18 +12,18 @@ import (
 
 const (
 	// How often etcd is looked after while something happens, as it would do itself.
-	upkeepPeriod = 100 * time.Millisecond
-	commitEvery  = 500 * time.Millisecond // of the database; the log is synced with every write
+	housekeepingPeriod = 100 * time.Millisecond
+	commitEvery        = 500 * time.Millisecond // of the database; the log is synced with every write
 	// So many looks without a reason are the last. Watchers that fell behind in a
 	// burst come back into line by then.
-	upkeepLooks = 10
-	// What etcd does by the clock nevertheless, for what nobody told upkeep of: leases that end.
+	housekeepingLooks = 10
+	// What etcd does by the clock nevertheless, for what nobody told housekeeping of: leases that end.
 	byItself = 10 * time.Second
 )
 
 // etcd looks ten times a second for watchers that have to be told of the past, and
 // has no option for that: a third of what an idle process cost. Its loop is slowed
-// down and upkeep does the same when there is a reason.
+// down and housekeeping does the same when there is a reason.
 //
 //go:linkname watchResyncPeriod go.etcd.io/etcd/server/v3/storage/mvcc.watchResyncPeriod
 var watchResyncPeriod time.Duration
@@ -39,11 +39,11 @@ func init() { watchResyncPeriod = byItself }
 // storeType is the type of which syncWatchers is a method.
 const storeType = "*mvcc.watchableStore"
 
-// upkeep tells watchers of what was before they began, and writes the database to
+// housekeeping tells watchers of what was before they began, and writes the database to
 // its file, when there is a reason to: a new watch, a write.
 //
-//	asleep ──write, new watch──▶ awake: a look each upkeepPeriod ──upkeepLooks without reason──▶ asleep
-type upkeep struct {
+//	asleep ──write, new watch──▶ awake: a look each housekeepingPeriod ──housekeepingLooks without reason──▶ asleep
+type housekeeping struct {
 	store  unsafe.Pointer
 	commit func()
 	room   func() // makes room in a full database
@@ -60,36 +60,36 @@ type upkeep struct {
 	committed time.Time
 }
 
-func newUpkeep(s *etcdserver.EtcdServer) *upkeep {
+func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 	kv := s.KV()
 	if t := fmt.Sprintf("%T", kv); t != storeType {
 		panic(fmt.Sprintf("storage: etcd's store is a %s, not a %s", t, storeType))
 	}
 	// An interface that holds a pointer is its type and that pointer.
-	u := &upkeep{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1], commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
+	u := &housekeeping{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1], commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
 	u.timer = time.AfterFunc(never, u.look)
 	return u
 }
 
 // wrote is called after each write.
-func (u *upkeep) wrote() {
+func (u *housekeeping) wrote() {
 	if !u.written.Load() {
 		u.written.Store(true)
 	}
 	if !u.touched.Load() {
 		u.touched.Store(true)
-		u.wake(upkeepPeriod)
+		u.wake(housekeepingPeriod)
 	}
 }
 
 // refused is called after a write for which there was no room.
-func (u *upkeep) refused() {
+func (u *housekeeping) refused() {
 	u.full.Store(true)
 	u.wake(0)
 }
 
 // watched is called when a watch has begun: what it has missed it gets at once.
-func (u *upkeep) watched() {
+func (u *housekeeping) watched() {
 	u.touched.Store(true)
 	if !u.wake(0) {
 		u.timer.Reset(0)
@@ -97,7 +97,7 @@ func (u *upkeep) watched() {
 }
 
 // wake reports whether there was nobody awake.
-func (u *upkeep) wake(after time.Duration) bool {
+func (u *housekeeping) wake(after time.Duration) bool {
 	if !u.awake.CompareAndSwap(false, true) {
 		return false
 	}
@@ -105,7 +105,7 @@ func (u *upkeep) wake(after time.Duration) bool {
 	return true
 }
 
-func (u *upkeep) look() {
+func (u *housekeeping) look() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -124,18 +124,18 @@ func (u *upkeep) look() {
 	if u.full.Swap(false) {
 		u.room()
 	}
-	if u.idle < upkeepLooks {
-		u.timer.Reset(upkeepPeriod)
+	if u.idle < housekeepingLooks {
+		u.timer.Reset(housekeepingPeriod)
 		return
 	}
 	u.awake.Store(false)
 	if u.touched.Load() {
-		u.wake(upkeepPeriod)
+		u.wake(housekeepingPeriod)
 	}
 }
 
 // close returns when etcd is not looked after any more.
-func (u *upkeep) close() {
+func (u *housekeeping) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed = true

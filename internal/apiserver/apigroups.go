@@ -49,7 +49,7 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		v := &genericapi.APIGroupVersion{
 			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv], AllServedVersionsByResource: served,
 			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec, Serializer: codecs,
-			Creater: roomyCreater{known}, Convertor: known, ConvertabilityChecker: known, UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
+			Creater: growStackCreater{known}, Convertor: known, ConvertabilityChecker: known, UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
 			Defaulter: known, Typer: known, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
 			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl, Authorizer: s.generic.Authorizer,
 			MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxRequestBodyBytes: c.MaxRequestBodyBytes,

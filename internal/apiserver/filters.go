@@ -15,15 +15,15 @@ type filter struct {
 	wrap func(next http.Handler) http.Handler
 }
 
-// inSeries returns the filters one after the other and last behind them. Around each
+// inOrder returns the filters one after the other and last behind them. Around each
 // other, as usual, each is on the stack as long as the request lasts, with the request
 // that it got: a watch kept 2.3 KB of stack so, enough to make it grow to twice its size.
 // A filter may be among them when it has nothing to do after next has returned, or
 // nothing that could not be done before.
-func inSeries(last http.Handler, filters ...filter) http.Handler {
-	steps := make([]passing, len(filters))
+func inOrder(last http.Handler, filters ...filter) http.Handler {
+	steps := make([]filterStep, len(filters))
 	for i, f := range filters {
-		steps[i] = passing{f.name, f.wrap(http.HandlerFunc(pass))}
+		steps[i] = filterStep{f.name, f.wrap(http.HandlerFunc(pass))}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if w, r = passThrough(steps, w, r); r != nil {
@@ -32,8 +32,8 @@ func inSeries(last http.Handler, filters ...filter) http.Handler {
 	})
 }
 
-// passing is a filter that passes on what it makes of the request.
-type passing struct {
+// filterStep is a filter that passes on what it makes of the request.
+type filterStep struct {
 	name string
 	http.Handler
 }
@@ -47,8 +47,8 @@ type passed struct {
 type passedKey struct{}
 
 // passThrough returns what comes out at the end; no request when one of the filters has answered.
-func passThrough(steps []passing, w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
-	p, ok := r.Context().Value(passedKey{}).(*passed) // of an earlier series, which is over
+func passThrough(steps []filterStep, w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
+	p, ok := r.Context().Value(passedKey{}).(*passed) // of earlier filters, which is over
 	if !ok {
 		p = new(passed)
 		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))

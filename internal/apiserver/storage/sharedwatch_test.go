@@ -20,29 +20,29 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// hubOf returns the hub of the clients' watches; of a lazy cache once there is one.
-func (c classes) hubOf() *hub {
+// sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is one.
+func (c classes) sharedWatchOf() *sharedWatch {
 	switch s := c.Interface.(type) {
-	case bounded:
-		return s.hub
-	case patient:
-		return s.hub
-	case *lazy:
+	case queuedEngine:
+		return s.shared
+	case queuedCache:
+		return s.shared
+	case *lazyCache:
 		if p := s.cached.Load(); p != nil {
-			return p.hub
+			return p.shared
 		}
 	}
 	return nil
 }
 
-// joined waits until n watches have joined the hub.
+// joined waits until n watches have joined the shared watch.
 func (c classes) joined(t *testing.T, n int) {
 	t.Helper()
 	var joined int
 	for deadline := time.Now().Add(8 * time.Second); ; <-time.After(time.Millisecond) {
-		h := c.hubOf()
+		h := c.sharedWatchOf()
 		h.mu.Lock()
-		joined = len(h.members)
+		joined = len(h.subscribers)
 		h.mu.Unlock()
 		if joined == n {
 			return
@@ -188,10 +188,10 @@ func TestHubLosesNothing(t *testing.T) {
 				}
 				begin(0)
 				begin(now())
-				begin(changes[random.IntN(len(changes))].version) // of which the hub may know nothing any more
-				h := c.hubOf()
+				begin(changes[random.IntN(len(changes))].version) // of which the shared watch may know nothing any more
+				h := c.sharedWatchOf()
 				h.mu.Lock()
-				joined = max(joined, len(h.members))
+				joined = max(joined, len(h.subscribers))
 				h.mu.Unlock()
 			}
 			if joined == 0 {
@@ -250,10 +250,10 @@ func TestHubLosesNothing(t *testing.T) {
 			}
 			cancel()
 			c.joined(t, 0)
-			h := c.hubOf()
+			h := c.sharedWatchOf()
 			h.mu.Lock()
 			if h.source != nil || h.recent != nil {
-				t.Error("the hub watches for nobody")
+				t.Error("the shared watch watches for nobody")
 			}
 			h.mu.Unlock()
 			// And it begins again.
@@ -266,7 +266,7 @@ func TestHubLosesNothing(t *testing.T) {
 	}
 }
 
-// Who has joined ends with the hub's watch; a bookmark is passed on to who wants it.
+// Who has joined ends with the shared watch; a bookmark is passed on to who wants it.
 func TestHubEnds(t *testing.T) {
 	for name, caching := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestHubEnds(t *testing.T) {
 			opts.Predicate.AllowWatchBookmarks = true
 			with, without := c.watch(t, t.Context(), classesRoot, opts), c.watch(t, t.Context(), classesRoot, all("0"))
 			c.joined(t, 2)
-			h := c.hubOf()
+			h := c.sharedWatchOf()
 			h.mu.Lock()
 			source := h.source
 			h.mu.Unlock()
@@ -293,9 +293,9 @@ func TestHubEnds(t *testing.T) {
 	}
 }
 
-// fakeHub is a hub that hears of what is sent to in; its clients begin at versions after 10.
-func fakeHub(t *testing.T) (h *hub, in chan watch.Event, ended chan struct{}) {
-	h = newHub(nil, "classes", 0, nil, func() kruntime.Object { return &schedulingv1.PriorityClass{} }, nil)
+// fakeSharedWatch is a shared watch that hears of what is sent to in; its clients begin at versions after 10.
+func fakeSharedWatch(t *testing.T) (h *sharedWatch, in chan watch.Event, ended chan struct{}) {
+	h = newSharedWatch(nil, "classes", 0, nil, func() kruntime.Object { return &schedulingv1.PriorityClass{} }, nil)
 	t.Cleanup(h.close)
 	in, ended = make(chan watch.Event), make(chan struct{})
 	h.source, h.since, h.latest = watch.NewProxyWatcher(in), 10, 10
@@ -308,38 +308,38 @@ func classAt(version int) watch.Event {
 	return watch.Event{Type: watch.Added, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(version), ResourceVersion: fmt.Sprint(version)}}}
 }
 
-// A client whose version the hub has forgotten can't join.
+// A client whose version the shared watch has forgotten can't join.
 func TestHubForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, in, ended := fakeHub(t)
-		first := newMember(t.Context(), h, "", all("10"), false)
+		h, in, ended := fakeSharedWatch(t)
+		first := newSubscriber(t.Context(), h, "", all("10"), false)
 		if !h.join(first, 10) {
 			t.Fatal("not joined")
 		}
-		for i := range hubMemory + 5 {
+		for i := range rememberedChanges + 5 {
 			in <- classAt(11 + i)
 		}
 		in <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
 		synctest.Wait()
-		if h.join(newMember(t.Context(), h, "", all("14"), false), 14) {
+		if h.join(newSubscriber(t.Context(), h, "", all("14"), false), 14) {
 			t.Error("joined though change 15 is forgotten")
 		}
-		second := newMember(t.Context(), h, "", all("20"), false)
+		second := newSubscriber(t.Context(), h, "", all("20"), false)
 		if !h.join(second, 20) {
 			t.Error("not joined")
 		}
 		close(in)
 		<-ended
-		count := func(m *member) (n int, last watch.EventType) {
+		count := func(m *subscriber) (n int, last watch.EventType) {
 			for ev := range m.ResultChan() {
 				n, last = n+1, ev.Type
 			}
 			return n, last
 		}
-		if n, last := count(first); n != hubMemory+6 || last != watch.Error {
+		if n, last := count(first); n != rememberedChanges+6 || last != watch.Error {
 			t.Errorf("%d changes, the last is %s", n, last)
 		}
-		if n, last := count(second); n != hubMemory-5 || last != watch.Added {
+		if n, last := count(second); n != rememberedChanges-5 || last != watch.Added {
 			t.Errorf("%d changes, the last is %s", n, last)
 		}
 	})

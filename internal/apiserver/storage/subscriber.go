@@ -16,19 +16,19 @@ const (
 	// lastBookmark is how long before the end of its time a client hears how far it
 	// is, so that it can go on from there; as long as upstream.
 	lastBookmark = 2 * time.Second
-	// memberRoom is how many changes a client may be behind without having been heard
+	// subscriberBuffer is how many changes a client may be behind without having been heard
 	// of: a few, so that most changes wake its own goroutine only.
-	memberRoom = 2
+	subscriberBuffer = 2
 )
 
-// member is a watch of a client that a hub serves. Nothing of it runs while it waits:
+// subscriber is a watch of a client that a shared watch serves. Nothing of it runs while it waits:
 //
 //	started, with a watch of its own ──the bookmark after the initial events──▶ joined, waiting ──a change──▶ pumping ──all taken──▶ waiting
 //
-// One that begins at a version joins at once. A member that is too slow, whose hub's
-// watch has ended or who has been stopped ends, for good, by closing out.
-type member struct {
-	hub       *hub
+// One that begins at a version joins at once. A subscriber that is too slow, whose
+// shared watch has ended or who has been stopped ends, for good, by closing out.
+type subscriber struct {
+	shared    *sharedWatch
 	namespace string // all, when empty
 	bookmarks bool   // are wanted
 	initial   bool   // the one after the initial events is
@@ -38,7 +38,7 @@ type member struct {
 	last      *time.Timer   // for the bookmark before the end of its time; nil for none
 	stop      sync.Once
 
-	known uint64 // it has heard of all changes up to this version; guarded by the hub's mu
+	known uint64 // it has heard of all changes up to this version; guarded by shared.mu
 
 	mu      sync.Mutex
 	unhook  func() bool   // from the end of the client's context
@@ -51,15 +51,15 @@ type member struct {
 	taken   int           // since late
 }
 
-// newMember returns a member that ends with ctx, from now on. When it is to be started,
+// newSubscriber returns a subscriber that ends with ctx, from now on. When it is to be started,
 // its channel belongs to start, however early that end comes.
-func newMember(ctx context.Context, h *hub, namespace string, opts storage.ListOptions, toStart bool) *member {
-	m := &member{hub: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
+func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts storage.ListOptions, toStart bool) *subscriber {
+	m := &subscriber{shared: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
 		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
-		out:     make(chan watch.Event, memberRoom), gone: make(chan struct{}), pumping: toStart}
+		out:     make(chan watch.Event, subscriberBuffer), gone: make(chan struct{}), pumping: toStart}
 	if m.bookmarks {
-		if h.pace != nil {
-			m.attended = h.pace.client()
+		if h.clock != nil {
+			m.attended = h.clock.client()
 		}
 		if end, ok := ctx.Deadline(); ok {
 			m.last = time.AfterFunc(time.Until(end)-lastBookmark, func() { h.bookmark(m) })
@@ -71,11 +71,11 @@ func newMember(ctx context.Context, h *hub, namespace string, opts storage.ListO
 	return m
 }
 
-// ResultChan implements watch.Interface. It is closed when the hub's watch has ended, the reader was too slow, or after Stop.
-func (m *member) ResultChan() <-chan watch.Event { return m.out }
+// ResultChan implements watch.Interface. It is closed when the shared watch has ended, the reader was too slow, or after Stop.
+func (m *subscriber) ResultChan() <-chan watch.Event { return m.out }
 
 // Stop implements watch.Interface.
-func (m *member) Stop() {
+func (m *subscriber) Stop() {
 	m.stop.Do(func() {
 		if m.attended != nil {
 			m.attended()
@@ -87,18 +87,18 @@ func (m *member) Stop() {
 		m.unhook()
 		m.cutOff()
 		m.mu.Unlock()
-		m.hub.leave(m) // after that it does not join any more
+		m.shared.leave(m) // after that it does not join any more
 	})
 }
 
-func (m *member) hasGone() bool {
+func (m *subscriber) hasGone() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cut
 }
 
 // start passes a watch of its own on until it has heard all that it is to begin with, and joins.
-func (m *member) start(own watch.Interface) {
+func (m *subscriber) start(own watch.Interface) {
 	defer m.pump()
 	defer own.Stop()
 	for {
@@ -115,7 +115,7 @@ func (m *member) start(own watch.Interface) {
 				o, err := meta.Accessor(ev.Object)
 				first := err == nil && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != ""
 				wanted = m.bookmarks && (m.initial || !first)
-				joined = m.hub.join(m, versionOf(ev)) // or goes on with its own, up to the next bookmark
+				joined = m.shared.join(m, versionOf(ev)) // or goes on with its own, up to the next bookmark
 			}
 			if wanted {
 				select {
@@ -133,8 +133,8 @@ func (m *member) start(own watch.Interface) {
 	}
 }
 
-// hear takes a change. Call with the hub's mu held.
-func (m *member) hear(c change) {
+// hear takes a change. Call with shared.mu held.
+func (m *subscriber) hear(c change) {
 	switch c.Type {
 	case watch.Error:
 		c.Object = c.Object.DeepCopyObject() // others get it, too
@@ -172,7 +172,7 @@ func (m *member) hear(c change) {
 
 // tooSlow says whether the client takes longer than slowest for watchRoom changes
 // while more are waiting. Call with mu held.
-func (m *member) tooSlow() bool {
+func (m *subscriber) tooSlow() bool {
 	if len(m.heard) < watchRoom {
 		m.late = time.Time{}
 		return false
@@ -185,19 +185,19 @@ func (m *member) tooSlow() bool {
 	return false
 }
 
-// cutOff ends the member without what is waiting. Call with mu held.
-func (m *member) cutOff() {
+// cutOff ends the subscriber without what is waiting. Call with mu held.
+func (m *subscriber) cutOff() {
 	if !m.cut {
 		m.cut = true
 		close(m.gone)
-		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.hub.kind.Group, m.hub.kind.Resource).Inc()
+		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.shared.kind.Group, m.shared.kind.Resource).Inc()
 	}
 	m.over, m.heard = true, nil
 	m.finish()
 }
 
-// end ends the member after what is waiting. Call with the hub's mu held.
-func (m *member) end() {
+// end ends the subscriber after what is waiting. Call with shared.mu held.
+func (m *subscriber) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.over = true
@@ -205,7 +205,7 @@ func (m *member) end() {
 }
 
 // finish closes out when nobody sends and nothing comes any more. Call with mu held.
-func (m *member) finish() {
+func (m *subscriber) finish() {
 	if m.over && !m.pumping && !m.closed {
 		m.closed = true
 		close(m.out)
@@ -213,7 +213,7 @@ func (m *member) finish() {
 }
 
 // pump sends what was heard until nothing is left.
-func (m *member) pump() {
+func (m *subscriber) pump() {
 	for {
 		m.mu.Lock()
 		if len(m.heard) == 0 {

@@ -14,24 +14,24 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
-// lazy is a store whose watch cache is made by the first watch of a client, or
+// lazyCache is a store whose watch cache is made by the first watch of a client, or
 // when it has often been read: a cache is three goroutines, a watch on the engine
 // and a look each second, and most kinds are watched by nobody but parts of this
 // process. Those watch the engine, as few as they are. Until the cache holds what
 // is stored the engine answers all else too, which is as correct; it costs a few
 // times as much, which is felt where each write reads other kinds.
-type lazy struct {
+type lazyCache struct {
 	storage.Interface        // the engine's
 	root              string // the key of all objects
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
 	own               func(context.Context) bool // says whether a part of this process asks
-	pace              *pace                      // the cache's clock; nil on an external store
+	clock             *cacheClock                // the cache's clock; nil on an external store
 	newObject         func() runtime.Object
 	kind              schema.GroupResource
 
-	cached atomic.Pointer[patient] // set when the cache can answer
-	since  atomic.Uint64           // the version from which it knows all changes
-	reads  atomic.Int64            // those that a cache would have answered
+	cached atomic.Pointer[queuedCache] // set when the cache can answer
+	since  atomic.Uint64               // the version from which it knows all changes
+	reads  atomic.Int64                // those that a cache would have answered
 
 	mu        sync.Mutex
 	cache     *cacher.Cacher
@@ -43,7 +43,7 @@ type lazy struct {
 // oftenRead is how many reads that any cache could answer make one.
 const oftenRead = 100
 
-func (l *lazy) current() storage.Interface {
+func (l *lazyCache) current() storage.Interface {
 	if p := l.cached.Load(); p != nil {
 		return *p
 	}
@@ -51,7 +51,7 @@ func (l *lazy) current() storage.Interface {
 }
 
 // read is current for a read of a version or a later one.
-func (l *lazy) read(version string) storage.Interface {
+func (l *lazyCache) read(version string) storage.Interface {
 	s := l.current()
 	if version == "0" && s == l.Interface && l.reads.Add(1) == oftenRead {
 		// It ends with the cache; without one the engine goes on answering.
@@ -61,26 +61,26 @@ func (l *lazy) read(version string) storage.Interface {
 }
 
 // begin returns the cache when it holds what is stored.
-func (l *lazy) begin(ctx context.Context) (patient, error) {
+func (l *lazyCache) begin(ctx context.Context) (queuedCache, error) {
 	cache, delegator, err := l.started()
 	if err != nil {
-		return patient{}, err
+		return queuedCache{}, err
 	}
 	if err := cache.Wait(ctx); err != nil {
-		return patient{}, err
+		return queuedCache{}, err
 	}
 	since, err := l.GetCurrentResourceVersion(ctx)
 	if err != nil {
-		return patient{}, err
+		return queuedCache{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := l.cached.Load(); p != nil { // meanwhile
 		return *p, nil
 	}
-	p := newPatient(cache, delegator, l.Interface, l.kind, l.root, l.own, l.pace, l.newObject)
+	p := newQueuedCache(cache, delegator, l.Interface, l.kind, l.root, l.own, l.clock, l.newObject)
 	if l.stopped {
-		p.hub.close()
+		p.shared.close()
 	}
 	l.since.Store(since)
 	l.cached.Store(&p)
@@ -88,7 +88,7 @@ func (l *lazy) begin(ctx context.Context) (patient, error) {
 }
 
 // started returns the cache, made by the first call.
-func (l *lazy) started() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+func (l *lazyCache) started() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
@@ -105,7 +105,7 @@ func (l *lazy) started() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 }
 
 // stop ends the cache, and every later watch.
-func (l *lazy) stop() {
+func (l *lazyCache) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
@@ -113,7 +113,7 @@ func (l *lazy) stop() {
 		w.Stop()
 	}
 	if p := l.cached.Load(); p != nil {
-		p.hub.close()
+		p.shared.close()
 	}
 	if l.cache != nil {
 		l.delegator.Stop()
@@ -122,7 +122,7 @@ func (l *lazy) stop() {
 }
 
 // Watch implements storage.Interface.
-func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (l *lazyCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if p := l.cached.Load(); p != nil {
 		return l.watch(ctx, *p, key, opts)
 	}
@@ -139,7 +139,7 @@ func (l *lazy) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 // directly has the engine serve the watch of a part of this process. It returns
 // nil where a cache is due: for a part of the objects, when there is one, and for
 // a client, which may stop reading: the engine's queue has no limit.
-func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.own(ctx) {
 		return nil, nil
 	}
@@ -163,7 +163,7 @@ func (l *lazy) directly(ctx context.Context, key string, opts storage.ListOption
 
 // watch asks the engine for what was before the cache: a client may watch from
 // the version of a write that no cache saw.
-func (l *lazy) watch(ctx context.Context, cached patient, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (l *lazyCache) watch(ctx context.Context, cached queuedCache, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {
 		return watchEngine(ctx, l.Interface, l.own(ctx), key, opts)
 	}
@@ -171,12 +171,12 @@ func (l *lazy) watch(ctx context.Context, cached patient, key string, opts stora
 }
 
 // GetList implements storage.Interface.
-func (l *lazy) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (l *lazyCache) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	return l.read(opts.ResourceVersion).GetList(ctx, key, opts, list)
 }
 
 // Get implements storage.Interface.
-func (l *lazy) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
+func (l *lazyCache) Get(ctx context.Context, key string, opts storage.GetOptions, obj runtime.Object) error {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return err
 	}
@@ -184,24 +184,24 @@ func (l *lazy) Get(ctx context.Context, key string, opts storage.GetOptions, obj
 }
 
 // Delete implements storage.Interface.
-func (l *lazy) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
+func (l *lazyCache) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
 	cached runtime.Object, opts storage.DeleteOptions) error {
 	return l.current().Delete(ctx, key, out, preconditions, validate, cached, opts)
 }
 
 // GuaranteedUpdate implements storage.Interface.
-func (l *lazy) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+func (l *lazyCache) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {
 	return l.current().GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 }
 
 // ReadinessCheck implements storage.Interface: a cache that nobody needs is ready.
-func (l *lazy) ReadinessCheck() error { return l.current().ReadinessCheck() }
+func (l *lazyCache) ReadinessCheck() error { return l.current().ReadinessCheck() }
 
 // RequestWatchProgress implements storage.Interface.
-func (l *lazy) RequestWatchProgress(ctx context.Context) error {
+func (l *lazyCache) RequestWatchProgress(ctx context.Context) error {
 	return l.current().RequestWatchProgress(ctx)
 }
 
 // CompactRevision implements storage.Interface.
-func (l *lazy) CompactRevision() int64 { return l.current().CompactRevision() }
+func (l *lazyCache) CompactRevision() int64 { return l.current().CompactRevision() }

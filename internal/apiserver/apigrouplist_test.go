@@ -9,7 +9,7 @@ import (
 
 // TestOrderOfGroups: the greatest priority first, then by name; what is replaced or taken away leaves nothing.
 func TestOrderOfGroups(t *testing.T) {
-	l := newGroupList(nil)
+	l := newAPIGroupList(nil)
 	for _, g := range []struct {
 		name     string
 		priority int32

@@ -14,20 +14,20 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 )
 
-// The changes that a hub remembers for those who join.
-const hubMemory = 64
+// The changes that a shared watch remembers for those who join.
+const rememberedChanges = 64
 
-// hub serves clients that watch all objects of a kind, or those of a namespace, by
+// sharedWatch serves clients that watch all objects of a kind, or those of a namespace, by
 // one watch of the cache or, where there is none, of the engine: of the cache each
 // watch takes two goroutines, of the engine five, with their buffers. Other watches
 // it leaves to that. It remembers few changes and no objects, so what a client is to
 // begin with comes from a watch of its own, up to the bookmark that ends it.
-type hub struct {
+type sharedWatch struct {
 	storage.Interface                      // whose watch is shared
 	root              string               // the key of all objects
 	kind              schema.GroupResource // as figures name it
 	slack             uint64               // how many versions before now its watch begins
-	pace              *pace                // of the cache; nil for none
+	clock             *cacheClock          // of the cache; nil for none
 	newObject         func() runtime.Object
 	single            func(context.Context, string, storage.ListOptions) (watch.Interface, error) // a watch for one client
 	ctx               context.Context                                                             // of the shared watch
@@ -35,12 +35,12 @@ type hub struct {
 
 	begin sync.Mutex // held while the shared watch begins
 
-	mu      sync.Mutex
-	members map[*member]struct{}
-	source  watch.Interface // nil while there is none
-	since   uint64          // all changes after this version are in recent, or still to come
-	latest  uint64          // the version of the newest change
-	recent  []change        // oldest first
+	mu          sync.Mutex
+	subscribers map[*subscriber]struct{}
+	source      watch.Interface // nil while there is none
+	since       uint64          // all changes after this version are in recent, or still to come
+	latest      uint64          // the version of the newest change
+	recent      []change        // oldest first
 }
 
 // change is an event and the version that it leads to.
@@ -49,20 +49,20 @@ type change struct {
 	version uint64
 }
 
-// newHub returns a hub of the objects below root, kept as s keeps them. single begins a watch that is one client's alone.
-func newHub(s storage.Interface, root string, slack uint64, pace *pace, newObject func() runtime.Object,
-	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)) *hub {
-	h := &hub{Interface: s, root: root, slack: slack, pace: pace, newObject: newObject, single: single, members: map[*member]struct{}{}}
+// newSharedWatch returns a shared watch of the objects below root, kept as s keeps them. single begins a watch that is one client's alone.
+func newSharedWatch(s storage.Interface, root string, slack uint64, clock *cacheClock, newObject func() runtime.Object,
+	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)) *sharedWatch {
+	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single, subscribers: map[*subscriber]struct{}{}}
 	// A stream of its own: the progress that others on it ask for would be heard, too.
-	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(), metadata.Pairs("source", "hub "+root)))
+	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(), metadata.Pairs("source", "shared "+root)))
 	return h
 }
 
 // close ends the shared watch, and with it those of all who have joined.
-func (h *hub) close() { h.end() }
+func (h *sharedWatch) close() { h.end() }
 
-// serves says whether a watch is one that the hub can serve.
-func (h *hub) serves(key string, opts storage.ListOptions) (namespace string, ok bool) {
+// serves says whether a watch is one that the shared watch can serve.
+func (h *sharedWatch) serves(key string, opts storage.ListOptions) (namespace string, ok bool) {
 	key = strings.Trim(key, "/")
 	namespace = strings.TrimPrefix(strings.TrimPrefix(key, h.root), "/")
 	return namespace, opts.Recursive && opts.Predicate.Empty() && opts.Predicate.ShardSelector == nil && !strings.Contains(namespace, "/") &&
@@ -70,7 +70,7 @@ func (h *hub) serves(key string, opts storage.ListOptions) (namespace string, ok
 }
 
 // Watch implements storage.Interface.
-func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (h *sharedWatch) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	namespace, ok := h.serves(key, opts)
 	if !ok {
 		return h.single(ctx, key, opts)
@@ -85,7 +85,7 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 		if err != nil || version == 0 {
 			return h.single(ctx, key, opts)
 		}
-		m := newMember(ctx, h, namespace, opts, false)
+		m := newSubscriber(ctx, h, namespace, opts, false)
 		if h.join(m, version) {
 			flowcontrol.WatchInitialized(ctx) // others may begin theirs
 			return m, nil
@@ -93,7 +93,7 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 		m.Stop()
 		return h.single(ctx, key, opts)
 	}
-	m := newMember(ctx, h, namespace, opts, true)
+	m := newSubscriber(ctx, h, namespace, opts, true)
 	opts.SendInitialEvents = new(true)
 	opts.Predicate.AllowWatchBookmarks = true
 	w, err := h.single(ctx, key, opts)
@@ -105,9 +105,9 @@ func (h *hub) Watch(ctx context.Context, key string, opts storage.ListOptions) (
 	return m, nil
 }
 
-// join feeds a member that has heard of all changes up to a version; false when the
-// hub does not know all that came after.
-func (h *hub) join(m *member, version uint64) bool {
+// join feeds a subscriber that has heard of all changes up to a version; false when the
+// shared watch does not know all that came after.
+func (h *sharedWatch) join(m *subscriber, version uint64) bool {
 	for range 2 { // the shared watch may end at once
 		if h.listen(version) != nil {
 			return false
@@ -126,14 +126,14 @@ func (h *hub) join(m *member, version uint64) bool {
 		for _, c := range h.recent {
 			m.hear(change{share(c.Event), c.version})
 		}
-		h.members[m] = struct{}{}
+		h.subscribers[m] = struct{}{}
 		return true
 	}
 	return false
 }
 
 // listen begins the shared watch unless there is one, at a version or before it.
-func (h *hub) listen(version uint64) error {
+func (h *sharedWatch) listen(version uint64) error {
 	h.begin.Lock()
 	defer h.begin.Unlock()
 	h.mu.Lock()
@@ -162,7 +162,7 @@ func (h *hub) listen(version uint64) error {
 }
 
 // run passes the changes on until the watch ends; then that of all who have joined ends, too.
-func (h *hub) run(w watch.Interface) {
+func (h *sharedWatch) run(w watch.Interface) {
 	for ev := range w.ResultChan() {
 		h.pass(w, change{ev, versionOf(ev)})
 	}
@@ -172,13 +172,13 @@ func (h *hub) run(w watch.Interface) {
 		return // nobody was left
 	}
 	h.source, h.recent = nil, nil
-	for m := range h.members {
+	for m := range h.subscribers {
 		m.end()
 	}
 }
 
 // pass passes a change of the shared watch on.
-func (h *hub) pass(w watch.Interface, c change) {
+func (h *sharedWatch) pass(w watch.Interface, c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.source != w {
@@ -186,46 +186,46 @@ func (h *hub) pass(w watch.Interface, c change) {
 	}
 	h.latest = max(h.latest, c.version)
 	if c.Type != watch.Bookmark && c.Type != watch.Error {
-		if len(h.recent) == hubMemory {
+		if len(h.recent) == rememberedChanges {
 			h.since = h.recent[0].version
 			h.recent = append(h.recent[:0], h.recent[1:]...)
 		}
 		h.recent = append(h.recent, c)
 	}
 	c.Event = share(c.Event)
-	for m := range h.members {
+	for m := range h.subscribers {
 		m.hear(c)
 	}
 }
 
 // leave ends the shared watch when the last has left.
-func (h *hub) leave(m *member) {
+func (h *sharedWatch) leave(m *subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ok := h.members[m]; !ok {
+	if _, ok := h.subscribers[m]; !ok {
 		return
 	}
-	delete(h.members, m)
+	delete(h.subscribers, m)
 	h.restUnneeded()
 }
 
 // restUnneeded ends the shared watch when nobody is left. Call with mu held.
-func (h *hub) restUnneeded() {
-	if len(h.members) > 0 {
+func (h *sharedWatch) restUnneeded() {
+	if len(h.subscribers) > 0 {
 		return
 	}
-	h.members = map[*member]struct{}{} // a map never gets smaller
+	h.subscribers = map[*subscriber]struct{}{} // a map never gets smaller
 	if h.source != nil {
 		h.source.Stop()
 		h.source, h.recent = nil, nil
 	}
 }
 
-// bookmark tells a member how far the hub is.
-func (h *hub) bookmark(m *member) {
+// bookmark tells a subscriber how far the shared watch is.
+func (h *sharedWatch) bookmark(m *subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ok := h.members[m]; !ok || h.source == nil {
+	if _, ok := h.subscribers[m]; !ok || h.source == nil {
 		return
 	}
 	version := max(h.latest, m.known)

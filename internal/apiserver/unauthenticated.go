@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	// maxGuests is how many connections may be open on which nobody has been authenticated yet.
-	maxGuests = 1000
-	// maxGuestRequests is how many requests may be in flight on all of those together.
-	maxGuestRequests = 4 * maxStreams
-	// guestWriteTime bounds how long an answer to a stranger waits for its reader.
-	guestWriteTime = 10 * time.Second
-	// maxStrangers is how many requests of strangers are handled at once, behind authentication.
-	maxStrangers = 64
+	// maxUnauthenticatedConns is how many connections may be open on which nobody has been authenticated yet.
+	maxUnauthenticatedConns = 1000
+	// maxUnauthenticatedRequests is how many requests may be in flight on all of those together.
+	maxUnauthenticatedRequests = 4 * maxStreams
+	// unauthenticatedWriteTime bounds how long an answer to an unauthenticated client waits for its reader.
+	unauthenticatedWriteTime = 10 * time.Second
+	// maxAnonymousRequests is how many requests without a user are handled at once, behind authentication.
+	maxAnonymousRequests = 64
 )
 
-// guests are the connections on which no request has been authenticated yet. What they
-// may hold is bounded, and one more than fits pushes out one of them: whoever has a
-// credential gets in, however many connections, handshakes and streams strangers hold open.
+// unauthenticatedConns are the connections on which no request has been authenticated yet. What they may hold is
+// bounded, and one more than fits pushes out one of them: whoever has a credential gets in, however many connections,
+// handshakes and streams others hold open.
 //
 //	accepted ──first authenticated request──▶ known: no longer counted here
 //	accepted ──too many connections, or too many requests──▶ closed: the source with the most goes first
-type guests struct {
+type unauthenticatedConns struct {
 	maxOpen, maxRequests int
 
 	mu       sync.Mutex
-	open     map[net.Conn]*guest
-	order    *list.List // of *guest, the oldest first
+	open     map[net.Conn]*connection
+	order    *list.List // of *connection, the oldest first
 	requests int        // in flight on all
 }
 
-// guest is a connection. Its fields are guarded by guests.mu.
-type guest struct {
-	of       *guests
+// connection is one of them. Its fields are guarded by unauthenticatedConns.mu.
+type connection struct {
+	of       *unauthenticatedConns
 	conn     net.Conn
 	source   netip.Prefix
 	place    *list.Element
@@ -52,19 +52,19 @@ type guest struct {
 	requests int  // in flight
 }
 
-func newGuests(maxOpen, maxRequests int) *guests {
-	return &guests{maxOpen: maxOpen, maxRequests: maxRequests, open: map[net.Conn]*guest{}, order: list.New()}
+func newUnauthenticatedConns(maxOpen, maxRequests int) *unauthenticatedConns {
+	return &unauthenticatedConns{maxOpen: maxOpen, maxRequests: maxRequests, open: map[net.Conn]*connection{}, order: list.New()}
 }
 
-type guestKey struct{}
+type connectionKey struct{}
 
 // accept implements http.Server.ConnContext.
-func (g *guests) accept(ctx context.Context, conn net.Conn) context.Context {
-	n := &guest{of: g, conn: conn, source: sourceOf(conn.RemoteAddr())}
+func (g *unauthenticatedConns) accept(ctx context.Context, conn net.Conn) context.Context {
+	n := &connection{of: g, conn: conn, source: sourceOf(conn.RemoteAddr())}
 	g.mu.Lock()
 	n.place = g.order.PushBack(n)
 	g.open[conn] = n
-	var out *guest
+	var out *connection
 	if len(g.open) > g.maxOpen {
 		out = g.leastWelcome()
 		g.remove(out)
@@ -73,11 +73,11 @@ func (g *guests) accept(ctx context.Context, conn net.Conn) context.Context {
 	if out != nil {
 		closeNow(out.conn)
 	}
-	return context.WithValue(ctx, guestKey{}, n)
+	return context.WithValue(ctx, connectionKey{}, n)
 }
 
 // changed implements http.Server.ConnState.
-func (g *guests) changed(conn net.Conn, state http.ConnState) {
+func (g *unauthenticatedConns) changed(conn net.Conn, state http.ConnState) {
 	if state != http.StateActive && state != http.StateClosed && state != http.StateHijacked {
 		return
 	}
@@ -94,7 +94,7 @@ func (g *guests) changed(conn net.Conn, state http.ConnState) {
 }
 
 // remove takes a connection off the list. Call with mu held.
-func (g *guests) remove(n *guest) {
+func (g *unauthenticatedConns) remove(n *connection) {
 	if n.known {
 		return
 	}
@@ -106,14 +106,14 @@ func (g *guests) remove(n *guest) {
 
 // leastWelcome is the connection to close for a new one: of the source that has the most,
 // one that has not even finished its handshake, else the oldest. Call with mu held.
-func (g *guests) leastWelcome() *guest {
+func (g *unauthenticatedConns) leastWelcome() *connection {
 	count := map[netip.Prefix]int{}
 	for _, n := range g.open {
 		count[n.source]++
 	}
-	var out *guest
+	var out *connection
 	for e := g.order.Front(); e != g.order.Back(); e = e.Next() { // never the newest
-		n := e.Value.(*guest)
+		n := e.Value.(*connection)
 		if out == nil || count[n.source] > count[out.source] || n.source == out.source && out.spoke && !n.spoke {
 			out = n
 		}
@@ -122,8 +122,8 @@ func (g *guests) leastWelcome() *guest {
 }
 
 // greedy is the connection with the most requests in flight. Call with mu held.
-func (g *guests) greedy() *guest {
-	var out *guest
+func (g *unauthenticatedConns) greedy() *connection {
+	var out *connection
 	for _, n := range g.open {
 		if out == nil || n.requests > out.requests {
 			out = n
@@ -132,10 +132,10 @@ func (g *guests) greedy() *guest {
 	return out
 }
 
-// watched counts the requests of guests around next, and drops what they sent and nobody read.
-func (g *guests) watched(next http.Handler) http.Handler {
+// watched counts the requests of these connections around next, and drops what they sent and nobody read.
+func (g *unauthenticatedConns) watched(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, ok := r.Context().Value(guestKey{}).(*guest)
+		n, ok := r.Context().Value(connectionKey{}).(*connection)
 		if !ok || !n.enter() {
 			next.ServeHTTP(w, r)
 			return
@@ -154,9 +154,9 @@ func (g *guests) watched(next http.Handler) http.Handler {
 	})
 }
 
-// enter counts a request, and reports whether it is a guest's. One too many closes
+// enter counts a request, and reports whether nobody was authenticated on its connection. One too many closes
 // the connection that has the most.
-func (n *guest) enter() bool {
+func (n *connection) enter() bool {
 	g := n.of
 	g.mu.Lock()
 	if n.known {
@@ -165,7 +165,7 @@ func (n *guest) enter() bool {
 	}
 	n.requests++
 	g.requests++
-	var out *guest
+	var out *connection
 	if g.requests > g.maxRequests {
 		out = g.greedy()
 		g.remove(out)
@@ -177,7 +177,7 @@ func (n *guest) enter() bool {
 	return true
 }
 
-func (n *guest) leave() {
+func (n *connection) leave() {
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
 	if !n.known {
@@ -186,14 +186,14 @@ func (n *guest) leave() {
 	}
 }
 
-func (n *guest) isKnown() bool {
+func (n *connection) isKnown() bool {
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
 	return n.known
 }
 
 // welcome says that somebody has been authenticated by r, whose answer is w.
-func (n *guest) welcome(w http.ResponseWriter, r *http.Request) {
+func (n *connection) welcome(w http.ResponseWriter, r *http.Request) {
 	n.of.mu.Lock()
 	before := n.known
 	n.of.remove(n)
@@ -204,8 +204,8 @@ func (n *guest) welcome(w http.ResponseWriter, r *http.Request) {
 }
 
 // hurry bounds how long the answer waits for its reader.
-func (n *guest) hurry(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(guestWriteTime)) // the connections of this server have deadlines
+func (n *connection) hurry(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(unauthenticatedWriteTime)) // the connections of this server have deadlines
 }
 
 // closeNow closes a connection without a farewell, which would wait for its reader.
@@ -233,99 +233,24 @@ func sourceOf(a net.Addr) netip.Prefix {
 	return out
 }
 
-// rooms give each user a room of its own: how many of its requests with a limit in time
-// are handled at once. The filter between take and free answers a request whose client has
-// gone, while it goes on in a goroutine of its own: a client that took its requests back at
-// once had any number of them. Nobody waits for the requests of another user here; behind
-// it, priority and fairness has few requests executed.
-type rooms struct {
-	size int
-
-	mu sync.Mutex
-	of map[string]*room
-}
-
-type room struct {
-	slots chan struct{}
-	users int // requests that wait for a slot or have one; guarded by rooms.mu
-}
-
-func newRooms(size int) *rooms { return &rooms{size: size, of: map[string]*room{}} }
-
-func (s *rooms) enter(name string) *room {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.of[name]
-	if r == nil {
-		r = &room{slots: make(chan struct{}, s.size)}
-		s.of[name] = r
-	}
-	r.users++
-	return r
-}
-
-func (s *rooms) leave(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.of[name]
-	if r.users--; r.users == 0 {
-		delete(s.of, name)
-	}
-}
-
-// take lets a request wait for a slot of its user's, until its client goes.
-func (s *rooms) take(next http.Handler) http.Handler {
+// limitAnonymous sends requests of authenticated users to users and anonymous ones, which may do little, to next: few at
+// once, without anybody having to wait.
+func limitAnonymous(users, next http.Handler) http.Handler {
+	taken := make(chan struct{}, maxAnonymousRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := userName(r)
-		select {
-		case s.enter(name).slots <- struct{}{}:
-			next.ServeHTTP(w, r)
-		case <-r.Context().Done():
-			s.leave(name)
-		}
-	})
-}
-
-// free gives the slot back when all is done.
-func (s *rooms) free(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := userName(r)
-		defer func() {
-			s.mu.Lock()
-			taken := s.of[name].slots
-			s.mu.Unlock()
-			<-taken
-			s.leave(name)
-		}()
-		next.ServeHTTP(w, r)
-	})
-}
-
-func userName(r *http.Request) string {
-	if u, ok := apirequest.UserFrom(r.Context()); ok {
-		return u.GetName()
-	}
-	return ""
-}
-
-// sortUsers sends requests of authenticated users to users and those of strangers, who
-// may do little, to next: few at once, without anybody having to wait.
-func sortUsers(users, next http.Handler) http.Handler {
-	taken := make(chan struct{}, maxStrangers)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, guest := r.Context().Value(guestKey{}).(*guest)
+		n, counted := r.Context().Value(connectionKey{}).(*connection)
 		u, ok := apirequest.UserFrom(r.Context())
 		if ok && u.GetName() != user.Anonymous && !slices.Contains(u.GetGroups(), user.AllUnauthenticated) {
-			if guest {
+			if counted {
 				n.welcome(w, r)
 			}
 			users.ServeHTTP(w, r)
 			return
 		}
-		if guest && !n.isKnown() {
+		if counted && !n.isKnown() {
 			n.hurry(w)
 		}
-		if isProbe(r.URL.Path) { // strangers may not keep a load balancer from seeing that all is well
+		if isProbe(r.URL.Path) { // anonymous requests may not keep a load balancer from seeing that all is well
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -34,7 +34,7 @@ func (v *visitor) Close() error {
 	return nil
 }
 
-func of(ctx context.Context) *guest { return ctx.Value(guestKey{}).(*guest) }
+func of(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*connection) }
 
 // A connection too many pushes out one of whoever has the most, first one that has not finished its handshake.
 func TestGuestsMakeRoom(t *testing.T) {
@@ -51,7 +51,7 @@ func TestGuestsMakeRoom(t *testing.T) {
 		{"a network is one source", []string{"192.0.2.7:1", six, sixToo}, []int{0, 1, 2}, 1},
 		{"the oldest where all are alone", []string{crowd, "192.0.2.7:1", six}, nil, 0},
 	} {
-		g := newGuests(3, 100)
+		g := newUnauthenticatedConns(3, 100)
 		var all []*visitor
 		for i, from := range c.from {
 			v := &visitor{from: from}
@@ -76,10 +76,10 @@ func TestGuestsMakeRoom(t *testing.T) {
 // Whatever comes and goes, the bounds hold, who is known is never closed, and nothing is counted twice.
 func TestGuestsAreBounded(t *testing.T) {
 	const most, requests = 5, 20
-	g := newGuests(most, requests)
+	g := newUnauthenticatedConns(most, requests)
 	type conn struct {
 		*visitor
-		*guest
+		*connection
 		inside int
 		known  bool
 	}
@@ -87,7 +87,7 @@ func TestGuestsAreBounded(t *testing.T) {
 	for i := range 20_000 {
 		if len(all) < 3 || rand.IntN(10) == 0 {
 			v := &visitor{from: fmt.Sprintf("192.0.2.%d:%d", rand.IntN(3), 1+i%60_000)}
-			all = append(all, &conn{visitor: v, guest: of(g.accept(t.Context(), v))})
+			all = append(all, &conn{visitor: v, connection: of(g.accept(t.Context(), v))})
 		}
 		c := all[rand.IntN(len(all))]
 		switch rand.IntN(6) {
@@ -95,7 +95,7 @@ func TestGuestsAreBounded(t *testing.T) {
 			if c.enter() {
 				c.inside++
 			} else if !c.known && !c.closed {
-				t.Fatal("a guest is not counted")
+				t.Fatal("a connection without a user is not counted")
 			}
 		case 3:
 			if c.inside > 0 {
@@ -115,7 +115,7 @@ func TestGuestsAreBounded(t *testing.T) {
 		}
 		sum := 0
 		for _, c := range all {
-			if c.known && c.visitor.closed && c.guest.requests > requests {
+			if c.known && c.visitor.closed && c.connection.requests > requests {
 				t.Fatal("somebody known was closed")
 			}
 			if _, open := g.open[c.visitor]; open {
@@ -133,10 +133,10 @@ func askedBy(ctx context.Context, name string, groups ...string) *http.Request {
 	return httptest.NewRequest(http.MethodGet, "/api", nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
 }
 
-// A user whose requests fill its room waits; others don't, and nothing is left of who has gone.
+// A user whose requests reach its limit waits; others don't, and nothing is left of who has gone.
 func TestRooms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, release := newRooms(2), make(chan struct{})
+		s, release := newUserLimits(2), make(chan struct{})
 		served := make(chan string, 10)
 		h := s.take(s.free(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			served <- userName(r)
@@ -160,18 +160,18 @@ func TestRooms(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		if len(served) != 4 || len(s.of) != 0 {
-			t.Errorf("%d were served, %d rooms are left", len(served), len(s.of))
+			t.Errorf("%d were served, %d limits are left", len(served), len(s.of))
 		}
 	})
 }
 
-// Strangers share a small room, in which nobody waits; probes and users don't need it.
+// Anonymous requests share a small limit, at which nobody waits; probes and users don't need it.
 func TestStrangersShareARoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		inside := 0
-		h := sortUsers(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
+		h := limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				if !isProbe(r.URL.Path) {
 					inside++
@@ -184,12 +184,12 @@ func TestStrangersShareARoom(t *testing.T) {
 			h.ServeHTTP(w, r)
 			return w
 		}
-		for range maxStrangers {
+		for range maxAnonymousRequests {
 			go ask("/version", user.Anonymous, user.AllUnauthenticated)
 			synctest.Wait()
 		}
-		if inside != maxStrangers {
-			t.Fatalf("%d strangers are served at once", inside)
+		if inside != maxAnonymousRequests {
+			t.Fatalf("%d anonymous requests are served at once", inside)
 		}
 		if w := ask("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
 			t.Errorf("one more: %d %v", w.Code, w.Header())

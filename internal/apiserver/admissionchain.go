@@ -1,0 +1,71 @@
+package apiserver
+
+import (
+	"context"
+
+	"k8s.io/apiserver/pkg/admission"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+
+	carobadmission "carob/internal/apiserver/admission"
+	"carob/internal/apiserver/endpoints"
+	"carob/internal/apiserver/webhooks"
+)
+
+// credentials are what the server shows to webhooks: what the admission configuration says, else nothing.
+func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
+	return delegate
+}
+
+// chainAdmission puts the users' admission behind the built-in plugins and lets
+// all mutating ones run a second time when a webhook asks for it.
+func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmission.Reader) error {
+	config, err := carobadmission.LoadConfiguration(s.cfg.AdmissionConfig)
+	if err != nil {
+		return err
+	}
+	if err := webhooks.CheckConfiguration(config.For); err != nil {
+		return err
+	}
+	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer, Configuration: config})
+	if err != nil {
+		return err
+	}
+	quota, err := carobadmission.NewQuota(reader, s.storageOf, config.For("ResourceQuota"), s.stopped)
+	if err != nil {
+		return err
+	}
+	s.ext.resolver = &endpoints.Resolver{Reader: reader}
+	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
+		Configuration: config.For})
+	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.Measured("ResourceQuota", quota))})
+	return nil
+}
+
+// reinvoking runs the mutating plugins again when one that changed the object says so.
+type reinvoking struct{ admission.Interface }
+
+// Admit implements admission.MutationInterface.
+func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	m, ok := r.Interface.(admission.MutationInterface)
+	if !ok {
+		return nil
+	}
+	if err := m.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return m.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if v, ok := r.Interface.(admission.ValidationInterface); ok {
+		return v.Validate(ctx, a, o)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+
+	"carob/internal/kinds/services"
+)
+
+// repairEvery is upstream's period, too.
+const repairEvery = 3 * time.Minute
+
+// repair makes the records of service addresses and ports agree with the services now
+// and then, until ctx ends, and the config map on tokens anew: somebody may have deleted one. What it finds,
+// and what the start has found, is told as events.
+func (s *Server) repair(ctx context.Context) {
+	ctx = asServer(ctx)
+	found := s.found
+	if c := s.strangeRange.Load(); c != nil {
+		found = append(found, services.Finding{About: c, Reporter: services.RangeReporter, Reason: "KubernetesDefaultServiceCIDRInconsistent", Action: "ServiceCIDRSync",
+			Message: fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %v", c.Spec.CIDRs, s.allocator.Range().Spec.CIDRs)})
+	}
+	var reporters map[string]events.EventRecorder // made with the first finding
+	for {
+		if len(found) > 0 && reporters == nil {
+			reporters = s.reporters(ctx, services.AddressReporter, services.PortReporter, services.RangeReporter)
+		}
+		for _, f := range found {
+			klog.FromContext(ctx).Info("Repairing services", "reason", f.Reason, "finding", f.Message)
+			reporters[f.Reporter].Eventf(f.About, nil, corev1.EventTypeWarning, f.Reason, f.Action, "%s", f.Message)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(repairEvery):
+		}
+		var err error
+		if found, err = s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait", repairEvery)
+		}
+		if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed; trying again", "wait", repairEvery)
+		}
+	}
+}
+
+// reporters are recorders of events by the names of who reports them; they end with ctx.
+func (s *Server) reporters(ctx context.Context, names ...string) map[string]events.EventRecorder {
+	client, err := kubernetes.NewForConfig(s.serverClient())
+	if err != nil {
+		panic(fmt.Sprintf("a client of our own: %v", err)) // it has no options that could be wrong
+	}
+	out := map[string]events.EventRecorder{}
+	for _, name := range names {
+		b := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+		if err := b.StartRecordingToSinkWithContext(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Recording events failed", "reporter", name)
+		}
+		context.AfterFunc(ctx, b.Shutdown)
+		out[name] = b.NewRecorder(s.set.Scheme, name)
+	}
+	return out
+}

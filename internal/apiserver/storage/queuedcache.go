@@ -1,0 +1,70 @@
+package storage
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+
+	"carob/internal/base/memory"
+)
+
+// queuedCache is a cached store whose watches have room for a burst. The cache ends
+// a watch when its client is some ten events behind and does not catch up within
+// a moment: fewer than one burst of pods makes on a busy machine. Events wait as
+// pointers to what the cache holds anyway.
+type queuedCache struct {
+	*cacher.CacheDelegator
+	own    func(context.Context) bool // says whether a part of this process asks
+	clock  *cacheClock                // of the cache; nil on an external store
+	shared *sharedWatch               // for clients
+	cut    *cut
+}
+
+// newQueuedCache returns the store of a cache whose changes engine keeps. It cuts the cache's
+// history when the process becomes quiet, until its shared watch is closed.
+func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, own func(context.Context) bool, clock *cacheClock,
+	newObject func() runtime.Object) queuedCache {
+	p := queuedCache{CacheDelegator: d, own: own, clock: clock, cut: &cut{engine: engine}}
+	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)
+	p.shared.kind = kind
+	var ok bool
+	if p.cut.history, ok = historyOf(c); ok {
+		context.AfterFunc(p.shared.ctx, memory.OnSettle(p.cut.cut))
+	}
+	return p
+}
+
+// Watch implements storage.Interface.
+func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if p.cut.has(opts) {
+		return watchEngine(ctx, p.cut.engine, p.own(ctx), key, opts)
+	}
+	if p.own(ctx) {
+		return p.single(ctx, key, opts)
+	}
+	return p.shared.Watch(ctx, key, opts)
+}
+
+// single begins a watch of the cache.
+func (p queuedCache) single(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if err := checkVersion(opts.ResourceVersion); err != nil {
+		return nil, err
+	}
+	w, err := p.CacheDelegator.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	var left func()
+	switch {
+	case p.clock == nil || !opts.Predicate.AllowWatchBookmarks:
+	case p.own(ctx):
+		p.clock.own()
+	default:
+		left = p.clock.client()
+	}
+	return newQueue(w, watchRoom, 0, left), nil
+}

@@ -1,0 +1,82 @@
+package apiserver
+
+import (
+	"net/http"
+	"sync"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// userLimits limit how many requests of each user that have a limit in time are handled at once. The filter between take
+// and free answers a request whose client has gone, while it goes on in a goroutine of its own: a client that took its
+// requests back at once had any number of them. Nobody waits for the requests of another user here; behind it, priority
+// and fairness has few requests executed.
+type userLimits struct {
+	size int
+
+	mu sync.Mutex
+	of map[string]*userLimit
+}
+
+type userLimit struct {
+	slots chan struct{}
+	users int // requests that wait for a slot or have one; guarded by userLimits.mu
+}
+
+func newUserLimits(size int) *userLimits { return &userLimits{size: size, of: map[string]*userLimit{}} }
+
+func (s *userLimits) enter(name string) *userLimit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.of[name]
+	if r == nil {
+		r = &userLimit{slots: make(chan struct{}, s.size)}
+		s.of[name] = r
+	}
+	r.users++
+	return r
+}
+
+func (s *userLimits) leave(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.of[name]
+	if r.users--; r.users == 0 {
+		delete(s.of, name)
+	}
+}
+
+// take lets a request wait for a slot of its user's, until its client goes.
+func (s *userLimits) take(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := userName(r)
+		select {
+		case s.enter(name).slots <- struct{}{}:
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+			s.leave(name)
+		}
+	})
+}
+
+// free gives the slot back when all is done.
+func (s *userLimits) free(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := userName(r)
+		defer func() {
+			s.mu.Lock()
+			taken := s.of[name].slots
+			s.mu.Unlock()
+			<-taken
+			s.leave(name)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+func userName(r *http.Request) string {
+	if u, ok := apirequest.UserFrom(r.Context()); ok {
+		return u.GetName()
+	}
+	return ""
+}

@@ -1,0 +1,22 @@
+package apiserver
+
+import (
+	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/component-base/compatibility"
+)
+
+// versioned is the effective version with a fallback for builds whose linker was
+// not told the library's version variables: then they hold a template that no
+// client can parse.
+type versioned struct{ compatibility.EffectiveVersion }
+
+func (v versioned) Info() *apimachineryversion.Info {
+	i := v.EffectiveVersion.Info()
+	if _, err := utilversion.ParseSemantic(i.GitVersion); err != nil || strings.Contains(i.GitVersion, "$Format") {
+		i.GitVersion, i.GitCommit, i.GitTreeState = defaultVersion, "unknown", "clean"
+	}
+	return i
+}
