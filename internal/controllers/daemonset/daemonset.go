@@ -261,7 +261,7 @@ func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod
 	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))
 }
 
-// store writes the status (W4.68). A conflict is none: the newer set is on its way, and wakes the key.
+// store writes the status (W4.68). A conflict with a newer set is none: that set wakes the key.
 func (t turn) store(ctx context.Context, status *appsv1.DaemonSetStatus) error {
 	if !daemonset.Changed(&t.set.Status, status) {
 		return nil
@@ -269,10 +269,10 @@ func (t turn) store(ctx context.Context, status *appsv1.DaemonSetStatus) error {
 	set := t.set.DeepCopy()
 	set.Status = *status
 	stored, err := t.keeper.Client.AppsV1().DaemonSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
-	if children.Stale(err) {
-		return nil
-	}
 	if err != nil {
+		if err = t.keeper.Behind(ctx, t.owner.Key, t.Sets, t.set, err, t.live); err == nil {
+			return nil
+		}
 		return fmt.Errorf("store the status of DaemonSet %s: %w", t.owner.Key, err)
 	}
 	t.keeper.Fresh.Wrote(t.owner.Key, t.Sets, stored)

@@ -130,9 +130,6 @@ func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 		return err
 	}
 	patched, err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if children.Stale(err) {
-		return nil // it is gone
-	}
 	if err != nil {
 		return fmt.Errorf("relabel pod %s: %w", pod.Name, err)
 	}
@@ -144,7 +141,7 @@ func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
 		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err != nil && !children.Stale(err) {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Revisions, r)

@@ -212,7 +212,7 @@ func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision
 	}
 }
 
-// store writes the status (W3.77). A conflict is none: the newer set is on its way, and wakes the key.
+// store writes the status (W3.77). A conflict with a newer set is none: that set wakes the key.
 func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error {
 	if !statefulset.Changed(&t.set.Status, status) {
 		return nil
@@ -220,10 +220,10 @@ func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error
 	set := t.set.DeepCopy()
 	set.Status = *status
 	stored, err := t.keeper.Client.AppsV1().StatefulSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
-	if children.Stale(err) {
-		return nil
-	}
 	if err != nil {
+		if err = t.keeper.Behind(ctx, t.owner.Key, t.Sets, t.set, err, t.live); err == nil {
+			return nil
+		}
 		return fmt.Errorf("store the status of StatefulSet %s: %w", t.owner.Key, err)
 	}
 	t.keeper.Fresh.Wrote(t.owner.Key, t.Sets, stored)
@@ -234,7 +234,7 @@ func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
 		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err != nil && !children.Stale(err) {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Revisions, r)

@@ -68,18 +68,22 @@ func (t turn) create(ctx context.Context, s statefulset.Step) error {
 func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	// By its UID: a pod of the same name that came later is not meant.
 	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if err != nil && !children.Stale(err) {
-		t.tell("Delete", pod, err)
-		// Some errors do not say whether it happened; if so, nothing else goes before the watch shows it.
-		if live, e := t.keeper.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); apierrors.IsNotFound(e) ||
-			e == nil && (live.UID != pod.UID || live.DeletionTimestamp != nil) {
-			t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
-		}
-		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
+	if err == nil || apierrors.IsNotFound(err) {
+		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
+		t.tell("Delete", pod, nil)
+		return nil
 	}
-	t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
-	t.tell("Delete", pod, nil)
-	return nil
+	// Some errors do not say whether it happened; if so, nothing else is deleted before the watch shows it.
+	live, e := t.keeper.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	gone := apierrors.IsNotFound(e) || e == nil && live.UID != pod.UID
+	if gone || e == nil && live.DeletionTimestamp != nil {
+		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
+	}
+	if gone && apierrors.IsConflict(err) {
+		return nil
+	}
+	t.tell("Delete", pod, err)
+	return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 }
 
 // repair gives a pod its identity, its volumes, and its claims their owners (W3.44).

@@ -1,0 +1,621 @@
+package statefulset
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/statefulset"
+)
+
+// world is a set, an API, a node and the controller, in a bubble of virtual time.
+type world struct {
+	*testing.T
+	api    *controllertest.API
+	events *record.FakeRecorder
+	dice   dice
+	end    func() // of the controller that runs now
+	kill   atomic.Pointer[context.CancelFunc]
+	crash  chan struct{}
+	others sync.WaitGroup
+
+	mu    sync.Mutex
+	sizes []int32 // spec.replicas until now
+}
+
+// dice are random numbers that many goroutines ask for.
+type dice struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (d *dice) n(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rng.IntN(n)
+}
+
+func newSet() *appsv1.StatefulSet {
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, PodManagementPolicy: appsv1.OrderedReadyPodManagement,
+		RevisionHistoryLimit: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}},
+		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0), MaxUnavailable: ptr.To(intstr.FromInt32(1))}}}}
+}
+
+// inWorld runs a test with a set that change makes of the usual one; before sees the API first.
+func inWorld(t *testing.T, seed uint64, change func(*appsv1.StatefulSet), before func(w *world), test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newSet()
+		if change != nil {
+			change(set)
+		}
+		w := &world{T: t, api: controllertest.New(set), events: record.NewFakeRecorder(100000), dice: dice{rng: rand.New(rand.NewPCG(seed, 1))}, crash: make(chan struct{}, 1)}
+		if before != nil {
+			before(w)
+		}
+		w.start()
+		test(w)
+		w.end()
+		w.others.Wait()
+		w.calm()
+		time.Sleep(time.Second) // watches that are late end
+	})
+}
+
+// start runs a controller that knows nothing.
+func (w *world) start() {
+	ctx, cancel := context.WithCancel(w.Context())
+	watches := Watches{Sets: source.StatefulSets(w.api), Pods: source.Pods(w.api), Claims: source.VolumeClaims(w.api), Revisions: source.Revisions(w.api)}
+	c, err := New(w.api, w.events, watches, func(*appsv1.StatefulSet) {})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var group sync.WaitGroup
+	all := []*source.Watch{watches.Sets, watches.Pods, watches.Claims, watches.Revisions}
+	for _, x := range all {
+		group.Go(func() { x.Run(ctx) })
+	}
+	group.Go(func() {
+		for _, x := range all {
+			select {
+			case <-x.Synced():
+			case <-ctx.Done():
+				return
+			}
+		}
+		c.Run(ctx)
+	})
+	w.end = func() { cancel(); group.Wait() }
+	w.kill.Store(&cancel)
+}
+
+func (w *world) pods() []*corev1.Pod { return controllertest.All[*corev1.Pod](w.api) }
+
+func (w *world) set() *appsv1.StatefulSet { return controllertest.All[*appsv1.StatefulSet](w.api)[0] }
+
+// kept is how many pods every spec wants that the controller may know as the newest.
+func (w *world) kept() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return int(slices.Min(append(w.sizes[max(0, len(w.sizes)-4):], *w.set().Spec.Replicas)))
+}
+
+func (w *world) scale(n int32) {
+	w.mu.Lock()
+	w.sizes = append(w.sizes, *w.set().Spec.Replicas)
+	w.mu.Unlock()
+	w.change(func(s *appsv1.StatefulSet) { s.Spec.Replicas = &n })
+}
+
+func (w *world) change(f func(*appsv1.StatefulSet)) { controllertest.Change(w.api, "ns", "web", f) }
+
+// kubelet does for one pod what a node does next, and says whether that was anything.
+func (w *world) kubelet(p *corev1.Pod) bool {
+	switch {
+	case p.DeletionTimestamp != nil:
+		w.api.Remove(p)
+	case !workload.Ready(p) && !workload.Terminal(p):
+		controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Status.Phase = "node", corev1.PodRunning
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		})
+	default:
+		return false
+	}
+	return true
+}
+
+// collect does what the garbage collector does about claims.
+func (w *world) collect() {
+	uids := map[types.UID]bool{}
+	for _, p := range w.pods() {
+		uids[p.UID] = true
+	}
+	for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](w.api) {
+		if slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Pod" && !uids[r.UID] }) {
+			w.api.Remove(c)
+		}
+	}
+}
+
+// settle lets the node work until everything is as it should be, or for an hour.
+func (w *world) settle() {
+	w.Helper()
+	for range 3600 * 5 {
+		synctest.Wait()
+		for _, p := range w.pods() {
+			w.kubelet(p)
+		}
+		w.collect()
+		if w.problem() == "" {
+			return
+		}
+		time.Sleep(200 * time.Millisecond)
+		select {
+		case <-w.crash:
+			w.end()
+			w.start()
+		default:
+		}
+	}
+	w.Fatalf("after an hour: %s", w.problem())
+}
+
+// problem says what is not as the spec says, with partition 0.
+func (w *world) problem() string {
+	set := w.set()
+	var want, got []string
+	for i := range *set.Spec.Replicas {
+		want = append(want, fmt.Sprint("web-", i))
+	}
+	for _, p := range w.pods() {
+		got = append(got, p.Name)
+		if p.DeletionTimestamp != nil || !workload.Ready(p) || p.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image {
+			return fmt.Sprintf("pod %s: image %s, ready %v, deleted %v", p.Name, p.Spec.Containers[0].Image, workload.Ready(p), p.DeletionTimestamp)
+		}
+	}
+	slices.Sort(want)
+	n := int32(len(want))
+	s := &set.Status
+	switch {
+	case !slices.Equal(want, got):
+		return fmt.Sprintf("pods %v, want %v", got, want)
+	case s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n || s.UpdatedReplicas != n || s.CurrentReplicas != n ||
+		s.CurrentRevision != s.UpdateRevision || s.ObservedGeneration != set.Generation:
+		return fmt.Sprintf("status %+v of %d at generation %d", s, n, set.Generation)
+	}
+	if revisions := len(controllertest.All[*appsv1.ControllerRevision](w.api)); revisions > int(*set.Spec.RevisionHistoryLimit)+1 {
+		return fmt.Sprintf("%d revisions", revisions)
+	}
+	return ""
+}
+
+// watchOrder fails the test when the controller breaks what a set in order promises: nothing is made while a lower
+// ordinal is not ready, nothing goes but the highest or what an update may take (W3.42, W3.45, W3.61, W3.62).
+func (w *world) watchOrder(budget int) {
+	w.api.PrependReactor("*", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+		var name string
+		switch a := a.(type) {
+		case ktesting.DeleteAction:
+			name = a.GetName()
+		case ktesting.CreateAction:
+			if p, ok := a.GetObject().(*corev1.Pod); ok && a.GetVerb() == "create" {
+				name = p.Name
+			}
+		}
+		ordinal, ok := statefulset.Ordinal("web", name)
+		if !ok {
+			return false, nil, nil
+		}
+		unavailable, below := 0, 0
+		there, highest, kept := false, true, w.kept()
+		for _, p := range w.pods() {
+			o, _ := statefulset.Ordinal("web", p.Name)
+			highest = highest && o <= ordinal
+			bad := p.DeletionTimestamp != nil || !workload.Ready(p)
+			switch {
+			case o == ordinal:
+				there = p.DeletionTimestamp == nil
+			case bad:
+				unavailable++
+			case o < ordinal:
+				below++
+			}
+		}
+		if highest && ordinal >= kept { // it may be scaled away, whatever others do that are, too
+			unavailable = 0
+			for _, p := range w.pods() {
+				if o, _ := statefulset.Ordinal("web", p.Name); o < kept && (p.DeletionTimestamp != nil || !workload.Ready(p)) {
+					unavailable = budget
+				}
+			}
+		}
+		switch {
+		case a.GetVerb() == "create" && below != ordinal:
+			w.Errorf("%s is made, but only %d below it are ready", name, below)
+		case a.GetVerb() == "delete" && there && unavailable >= budget:
+			w.Errorf("%s is deleted while %d others are unavailable", name, unavailable)
+		}
+		return false, nil, nil
+	})
+}
+
+// trouble makes the API and its watches as bad as they can be: late, lost and duplicate events, conflicts, errors
+// before and after the write took effect, and a crash of the controller after any write.
+func (w *world) trouble() {
+	w.api.Late = func() time.Duration { return time.Duration(w.dice.n(60)) * time.Millisecond }
+	w.api.Faults = func() controllertest.Fault {
+		switch w.dice.n(40) {
+		case 0:
+			return controllertest.Cut
+		case 1, 2:
+			return controllertest.Twice
+		}
+		return controllertest.None
+	}
+	w.api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+		switch w.dice.n(30) {
+		case 0:
+			return apierrors.NewInternalError(fmt.Errorf("no room"))
+		case 2: // by a webhook: nobody wrote anything
+			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("not now"))
+		case 1:
+			if verb == "update" || verb == "patch" {
+				w.others.Go(func() { w.touch(gvr.Resource, o.GetName()) })
+				return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("somebody else wrote"))
+			}
+		}
+		return nil
+	}
+	w.api.After = func(string, schema.GroupVersionResource, metav1.Object) error {
+		switch w.dice.n(30) {
+		case 0:
+			return apierrors.NewTimeoutError("the answer was lost", 1)
+		case 1:
+			(*w.kill.Load())() // it does nothing more
+			select {
+			case w.crash <- struct{}{}:
+			default:
+			}
+			return apierrors.NewTimeoutError("carob crashed", 1)
+		}
+		return nil
+	}
+}
+
+// touch is what the somebody writes who came first, if the object is still there.
+func (w *world) touch(resource, name string) {
+	defer func() { _ = recover() }()
+	note := func(o metav1.Object) { o.SetAnnotations(map[string]string{"touched": fmt.Sprint(w.dice.n(1 << 30))}) }
+	switch resource {
+	case "statefulsets":
+		controllertest.Change(w.api, "ns", name, func(o *appsv1.StatefulSet) { note(o) })
+	case "pods":
+		controllertest.Change(w.api, "ns", name, func(o *corev1.Pod) { note(o) })
+	case "persistentvolumeclaims":
+		controllertest.Change(w.api, "ns", name, func(o *corev1.PersistentVolumeClaim) { note(o) })
+	case "controllerrevisions":
+		controllertest.Change(w.api, "ns", name, func(o *appsv1.ControllerRevision) { note(o) })
+	}
+}
+
+func (w *world) calm() {
+	w.api.Late, w.api.Faults, w.api.Before, w.api.After = nil, nil, nil, nil
+}
+
+// In whatever order events come, what is lost, refused or repeated, and wherever the controller crashes: the order
+// holds, no ordinal is there twice (the API would refuse it), and in the end the set is what its spec says.
+func TestTrouble(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			budget := 1 + int(seed%3)/2
+			inWorld(t, seed, func(s *appsv1.StatefulSet) {
+				s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(int32(budget)))
+				if seed%5 == 4 {
+					s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+				}
+				if seed%2 == 1 {
+					s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+					s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+						WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+				}
+			}, func(w *world) {
+				w.trouble()
+				if seed%5 != 4 {
+					w.watchOrder(budget)
+				}
+			}, func(w *world) {
+				for range 60 {
+					time.Sleep(time.Duration(w.dice.n(400)) * time.Millisecond)
+					select {
+					case <-w.crash:
+						w.end()
+						w.start()
+					default:
+					}
+					switch w.dice.n(8) {
+					case 0:
+						w.scale(int32(w.dice.n(6)))
+					case 1:
+						w.change(func(s *appsv1.StatefulSet) {
+							s.Spec.Template.Spec.Containers[0].Image = []string{"one", "two", "three"}[w.dice.n(3)]
+						})
+					default:
+						if pods := w.pods(); len(pods) > 0 {
+							w.kubelet(pods[w.dice.n(len(pods))])
+						}
+					}
+				}
+				w.settle()
+				w.calm()
+				w.settle()
+				w.claimsFit()
+			})
+		})
+	}
+}
+
+// claimsFit compares claims with a policy that deletes those of pods that are scaled away (W3.93): each pod has its
+// claim, and none goes. A claim stays when its pod was gone already when the set was scaled, as upstream's.
+func (w *world) claimsFit() {
+	w.Helper()
+	if len(w.set().Spec.VolumeClaimTemplates) == 0 {
+		return
+	}
+	claims := map[string]bool{}
+	for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](w.api) {
+		if claims[c.Name] = true; len(c.OwnerReferences) > 0 {
+			w.Errorf("the claim %s belongs to %v", c.Name, c.OwnerReferences)
+		}
+	}
+	for _, p := range w.pods() {
+		if !claims["data-"+p.Name] {
+			w.Errorf("the claim of %s is not there", p.Name)
+		}
+	}
+}
+
+// told are the events so far, each with how often.
+func (w *world) told() map[string]int {
+	told := map[string]int{}
+	for {
+		select {
+		case e := <-w.events.Events:
+			told[e]++
+		default:
+			return told
+		}
+	}
+}
+
+func (w *world) wantEvents(want ...string) {
+	w.Helper()
+	told := w.told()
+	if got := slices.Sorted(maps.Keys(told)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		w.Errorf("events %q, want %q", got, want)
+	}
+}
+
+// What a set that is made, scaled and updated tells (W3.80, W3.81, W3.83), in how little time, and then nothing more
+// happens.
+func TestEvents(t *testing.T) {
+	inWorld(t, 1, func(s *appsv1.StatefulSet) {
+		s.Spec.Replicas = ptr.To[int32](1)
+		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+	}, nil, func(w *world) {
+		w.settle()
+		w.wantEvents("Normal SuccessfulCreate Create Claim data-web-0 Pod web-0 in StatefulSet web success",
+			"Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
+		w.change(func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
+		w.settle()
+		w.wantEvents("Normal SuccessfulDelete Delete Pod web-0 in StatefulSet web successful", "Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
+		synctest.Wait()
+		w.api.Log()
+		time.Sleep(24 * time.Hour)
+		if log := w.api.Log(); len(log) > 0 {
+			w.Errorf("a set that is at rest writes %v", log)
+		}
+	})
+}
+
+// Errors are told as upstream does (W3.82, W3.84), tried again with longer and longer waits, and over when the reason
+// is; a pod of somebody else is waited for without a word (W3.49), and the end of the namespace, too (W0.40).
+func TestErrors(t *testing.T) {
+	quota := apierrors.NewForbidden(corev1.Resource("pods"), "", fmt.Errorf("exceeded quota"))
+	gone := apierrors.NewForbidden(corev1.Resource("pods"), "web-0", fmt.Errorf("being terminated"))
+	gone.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for _, c := range []struct {
+		name, verb, resource string
+		err                  error
+		events               []string
+	}{
+		{"quota", "create", "pods", quota, []string{"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: " + quota.Error()}},
+		{"claim", "create", "persistentvolumeclaims", quota, []string{
+			"Warning FailedCreate Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: " + quota.Error(),
+			"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: " + quota.Error()}},
+		{"taken", "create", "pods", apierrors.NewAlreadyExists(corev1.Resource("pods"), "web-0"), nil},
+		{"namespace", "create", "pods", gone, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tries, broken := 0, true
+			inWorld(t, 1, func(s *appsv1.StatefulSet) {
+				s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+			}, func(w *world) {
+				w.api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+					if broken && verb == c.verb && gvr.Resource == c.resource {
+						tries++
+						return c.err
+					}
+					return nil
+				}
+			}, func(w *world) {
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if want := 60; tries > want || tries == 0 {
+					t.Errorf("%d tries in ten minutes, want some, at most %d", tries, want)
+				}
+				told := w.told()
+				delete(told, "Normal SuccessfulCreate Create Claim data-web-0 Pod web-0 in StatefulSet web success")
+				if got := slices.Sorted(maps.Keys(told)); !slices.Equal(got, c.events) {
+					t.Errorf("events %q, want %q", got, c.events)
+				}
+				broken = false
+				if c.name == "namespace" {
+					w.change(func(s *appsv1.StatefulSet) { s.Labels = map[string]string{"any": "change"} }) // nothing retries
+				}
+				w.settle()
+			})
+		})
+	}
+}
+
+// A name of a revision that is taken by other data gets another one, and the count of collisions is stored (W3.22).
+func TestCollision(t *testing.T) {
+	inWorld(t, 1, nil, func(w *world) {
+		set := w.set()
+		r, err := statefulset.Revise(set, nil, 0, nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		r.Update.OwnerReferences, r.Update.Labels = nil, nil
+		r.Update.Data.Raw = []byte(`{"spec":{}}`)
+		w.api.Put(r.Update)
+	}, func(w *world) {
+		w.settle()
+		if s := w.set().Status; *s.CollisionCount != 1 {
+			w.Errorf("status %+v", s)
+		}
+		for _, r := range controllertest.All[*appsv1.ControllerRevision](w.api) {
+			if owned := metav1.IsControlledBy(r, w.set()); owned && (r.Name != w.set().Status.UpdateRevision || !strings.HasSuffix(r.Name, r.Labels["controller.kubernetes.io/hash"])) {
+				w.Errorf("revision %s with %v, status %s", r.Name, r.Labels, w.set().Status.UpdateRevision)
+			}
+		}
+	})
+}
+
+// An orphan with the name of an ordinal is adopted, and its revision; one of another name, or that matches no more,
+// is not, and is let go (W0.21, W0.23, W0.25, W3.26).
+func TestOwnership(t *testing.T) {
+	inWorld(t, 1, func(s *appsv1.StatefulSet) {
+		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+	}, func(w *world) {
+		for _, name := range []string{"web-0", "web-x", "other-0"} {
+			w.api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": "web"}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
+		}
+		w.api.Put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-old", Labels: map[string]string{"app": "web"}}, Revision: 7})
+	}, func(w *world) {
+		for range 100 {
+			synctest.Wait()
+			for _, p := range w.pods() {
+				w.kubelet(p)
+			}
+		}
+		owned := func() string {
+			var list []string
+			for _, p := range w.pods() {
+				if metav1.IsControlledBy(p, w.set()) {
+					list = append(list, p.Name)
+				}
+			}
+			return strings.Join(list, " ")
+		}
+		if got := owned(); got != "web-0 web-1 web-2" {
+			w.Errorf("owned are %s", got)
+		}
+		for _, r := range controllertest.All[*appsv1.ControllerRevision](w.api) {
+			if !metav1.IsControlledBy(r, w.set()) || r.Name != "web-old" && r.Revision != 8 {
+				w.Errorf("revision %s: number %d, owners %v", r.Name, r.Revision, r.OwnerReferences)
+			}
+		}
+		controllertest.Change(w.api, "ns", "web-1", func(p *corev1.Pod) { p.Labels["app"] = "mine now" })
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if got := owned(); got != "web-0 web-2" { // the name is taken
+			w.Errorf("owned are %s", got)
+		}
+		controllertest.Change(w.api, "ns", "web-1", func(p *corev1.Pod) { p.Labels["app"] = "web" })
+		time.Sleep(time.Minute)
+		if got := owned(); got != "web-0 web-1 web-2" {
+			w.Errorf("owned are %s", got)
+		}
+	})
+}
+
+// A pod that waits for its claim to go comes when it is gone, though nothing else happens (W3.42, W3.48, W3.96).
+func TestClaimGoes(t *testing.T) {
+	inWorld(t, 1, func(s *appsv1.StatefulSet) {
+		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+	}, func(w *world) {
+		w.api.Put(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data-web-0", Finalizers: []string{"pvc"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "before"}}}})
+	}, func(w *world) {
+		time.Sleep(time.Hour)
+		if pods := w.pods(); len(pods) > 0 {
+			w.Fatalf("%s is there before its claim is gone", pods[0].Name)
+		}
+		w.api.Remove(controllertest.All[*corev1.PersistentVolumeClaim](w.api)[0])
+		synctest.Wait()
+		if pods := w.pods(); len(pods) != 1 {
+			w.Fatalf("%d pods", len(pods))
+		}
+		w.settle()
+	})
+}
+
+// minReadySeconds: the next pod comes exactly then (W0.61).
+func TestMinReadySeconds(t *testing.T) {
+	inWorld(t, 1, func(s *appsv1.StatefulSet) { s.Spec.MinReadySeconds = 10 }, nil, func(w *world) {
+		synctest.Wait()
+		w.kubelet(w.pods()[0])
+		time.Sleep(10*time.Second - time.Nanosecond)
+		synctest.Wait()
+		if n := len(w.pods()); n != 1 {
+			w.Errorf("%d pods too early", n)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if n := len(w.pods()); n != 2 || w.set().Status.AvailableReplicas != 1 {
+			w.Errorf("%d pods, status %+v", n, w.set().Status)
+		}
+	})
+}
+
+// A set that is being deleted makes no pods and no revisions, and tells how it stands (W3.40).
+func TestDeleted(t *testing.T) {
+	inWorld(t, 1, func(s *appsv1.StatefulSet) {
+		s.DeletionTimestamp, s.Finalizers = ptr.To(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
+	}, nil, func(w *world) {
+		synctest.Wait()
+		if log := w.api.Log(); len(w.pods()) > 0 || slices.ContainsFunc(log, func(l string) bool { return strings.Contains(l, "controllerrevisions") }) {
+			w.Errorf("it writes %v", log)
+		}
+	})
+}
