@@ -99,19 +99,19 @@ func TestImageNames(t *testing.T) {
 	contains(t, "a name that is none", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "no name of an image")
 }
 
-// TestWarnsOfWhatNothingDrives: who makes a Deployment is told that no pods come of it.
+// TestWarnsOfWhatNothingDrives: who makes an Ingress is told that nothing serves it.
 func TestWarnsOfWhatNothingDrives(t *testing.T) {
-	cmd := shared.command(t.Context(), "create", "deployment", "idle", "--image=carob.local/none:1", "--replicas=0")
+	cmd := shared.command(t.Context(), "create", "ingress", "idle", "--rule=idle.example/=web:80")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	contains(t, "create", string(out), "Warning: carob has no controller for it yet")
+	contains(t, "create", string(out), "Warning: carob has no ingress controller")
 	out, err = shared.command(t.Context(), "create", "configmap", "driven").CombinedOutput()
 	if err != nil || strings.Contains(string(out), "Warning") {
 		t.Errorf("%v: %s", err, out)
 	}
-	shared.kubectl(t, "delete", "deployment/idle", "configmap/driven")
+	shared.kubectl(t, "delete", "ingress/idle", "configmap/driven")
 }
 
 // TestSupportBundle: the file has what helps, and no secret that lies about.
