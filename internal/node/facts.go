@@ -31,7 +31,7 @@ const (
 type facts struct {
 	base    spec.Node // what stays
 	hostIPs func() []netip.Addr
-	tell    func(message string) // of a resolver file that changed beyond the limits
+	tell    func(message string) // of a resolver file that changed beyond the limits; of the first one the start tells
 	log     klog.Logger
 
 	mu             sync.Mutex
@@ -44,14 +44,14 @@ type facts struct {
 	told           string
 }
 
-func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool) *facts {
+func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool, tell func(message string)) *facts {
 	f := &facts{
 		base: spec.Node{
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
 			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: v2,
 			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw,
 		},
-		hostIPs: cfg.HostIPs, tell: func(string) {}, log: klog.FromContext(ctx),
+		hostIPs: cfg.HostIPs, tell: tell, log: klog.FromContext(ctx),
 		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},
 	}
 	if cfg.ResolvConf != "" {
@@ -103,7 +103,7 @@ func (f *facts) node() *spec.Node {
 		n.Resolver, name = behind, f.behind.name
 	}
 	if problem := spec.CheckResolver(name, n.Resolver, n.ClusterDomain); problem != f.told {
-		if f.told = problem; problem != "" {
+		if f.told = problem; problem != "" && f.now != nil {
 			f.tell(problem)
 		}
 	}

@@ -34,9 +34,9 @@ func TestFactsFollowTheHost(t *testing.T) {
 	}
 	ips := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	var told []string
-	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"}, object.Machine{Capacity: corev1.ResourceList{}}, false)
+	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"}, object.Machine{Capacity: corev1.ResourceList{}}, false,
+		func(m string) { told = append(told, m) })
 	f.resolv.name, f.behind.name, f.hosts.name, f.log = path("resolv"), path("behind"), path("hosts"), klog.Background()
-	f.tell = func(m string) { told = append(told, m) }
 
 	expect := func(servers, hosts string, addresses ...string) {
 		t.Helper()
@@ -90,7 +90,7 @@ func TestGivenResolvConf(t *testing.T) {
 	if err := os.WriteFile(name, []byte("nameserver 127.0.0.53\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return nil }, ResolvConf: name}, object.Machine{Capacity: corev1.ResourceList{}}, false)
+	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return nil }, ResolvConf: name}, object.Machine{Capacity: corev1.ResourceList{}}, false, func(string) {})
 	if got := f.node().Resolver.Nameservers; !slices.Equal(got, []string{"127.0.0.53"}) {
 		t.Errorf("servers %v", got)
 	}

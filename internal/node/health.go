@@ -22,12 +22,15 @@ const (
 // health is how the runtime says it is. look writes, the rest reads.
 type health struct {
 	runtime runtime.Runtime
-	watcher *observe.Watcher
-	changed func() // the network became ready or stopped being so
+	changed chan struct{} // capacity 1: the network became ready or stopped being so
 
 	network atomic.Pointer[string] // why it is not ready; empty when it is
 	good    atomic.Int64           // time of the last answer, in ns
 	last    atomic.Pointer[cri.StatusResponse]
+}
+
+func newHealth(rt runtime.Runtime) *health {
+	return &health{runtime: rt, changed: make(chan struct{}, 1)}
 }
 
 // look asks the runtime.
@@ -47,12 +50,12 @@ func (h *health) look(ctx context.Context) {
 		}
 	}
 	if old := h.network.Swap(&problem); old != nil && *old != problem {
-		h.changed()
+		notify(h.changed)
 	}
 }
 
 // problems are why the node is not ready (L7.164a).
-func (h *health) problems(ctx context.Context) []string {
+func (h *health) problems(ctx context.Context, watcher *observe.Watcher) []string {
 	h.look(ctx)
 	var why []string
 	good := h.good.Load()
@@ -67,7 +70,7 @@ func (h *health) problems(ctx context.Context) []string {
 			why = append(why, fmt.Sprintf("container runtime not ready: %s=false reason:%s message:%s", c.Type, c.Reason, c.Message))
 		}
 	}
-	if err := h.watcher.Err(time.Now()); err != nil {
+	if err := watcher.Err(time.Now()); err != nil {
 		why = append(why, err.Error())
 	}
 	if p := h.networkProblem(); p != "" {
@@ -76,14 +79,22 @@ func (h *health) problems(ctx context.Context) []string {
 	return why
 }
 
+// notify leaves word in a channel of capacity 1.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // stalled is since when pods are not looked after because the runtime does not answer
 // or can't be listed (L8.5, L8.27); zero: they are.
-func (h *health) stalled(started, now time.Time) time.Time {
+func (h *health) stalled(watcher *observe.Watcher, started, now time.Time) time.Time {
 	since := time.Time{}
 	for _, last := range []struct {
 		at  time.Time
 		max time.Duration
-	}{{unixNano(h.good.Load()), runtimeDownTime}, {h.watcher.ListedAt(), observe.HealthyFor}} {
+	}{{unixNano(h.good.Load()), runtimeDownTime}, {watcher.ListedAt(), observe.HealthyFor}} {
 		at := last.at
 		if at.IsZero() {
 			at = started

@@ -30,7 +30,7 @@ var errSyncLoop = errors.New("sync Loop took longer than expected")
 // runtime answers them.
 func (p *parts) syncLoop() error {
 	now := time.Now()
-	if since := p.health.stalled(p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
+	if since := p.health.stalled(p.watcher, p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
 		return fmt.Errorf("%w: the container runtime has not answered for too long", errSyncLoop)
 	}
 	if err := p.pods.Stuck(now, syncLoopMax); err != nil {
@@ -42,22 +42,22 @@ func (p *parts) syncLoop() error {
 // shown are what the families of metrics show that are made when they are read.
 func (p *parts) shown() metrics.Facts {
 	return metrics.Facts{
-		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: func() []pods.View { return p.pods.List() },
-		Mirrors: func() int { return p.statics.MirrorCount() }, Listed: func() time.Time { return p.watcher.ListedAt() },
+		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
+		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
 		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted },
 	}
 }
 
 // counted is the node's admission with what it refuses counted. Resizes are not pods that are refused.
-func (p *parts) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod, []*corev1.Pod) pods.Verdict {
+func (m *machine) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod, []*corev1.Pod) pods.Verdict {
 	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 		v := admit(pod, others)
 		switch {
 		case v.Rejection == nil || pod.Status.StartTime != nil:
 		case len(v.Victims) > 0:
-			p.meter.Preempted(strings.TrimPrefix(v.Rejection.Reason, "OutOf"), len(v.Victims))
+			m.meter.Preempted(strings.TrimPrefix(v.Rejection.Reason, "OutOf"), len(v.Victims))
 		default:
-			p.meter.Refused(v.Rejection.Reason)
+			m.meter.Refused(v.Rejection.Reason)
 		}
 		return v
 	}

@@ -52,9 +52,10 @@ func TestStuckOwner(t *testing.T) {
 func TestStalledRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newFakeRuntime()
-		p := &parts{started: time.Now(), pods: pods.New(pods.Config{})}
-		p.watcher = &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}
-		p.health = &health{runtime: rt, watcher: p.watcher, changed: func() {}}
+		p := &parts{
+			machine: &machine{started: time.Now(), health: newHealth(rt)},
+			podLoop: &podLoop{pods: pods.New(pods.Config{}), watcher: &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}},
+		}
 		look := func(wait time.Duration) error {
 			time.Sleep(wait)
 			return p.syncLoop()

@@ -67,32 +67,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	drive(p.events.Run)
 	drive(p.status.Run)
-	drive(p.reporter.Run)
+	drive(func(ctx context.Context) { p.reporter.Run(ctx, p.sourcesOfNode()) })
 	drive(p.pods.Run)
 	part("referenced objects", p.refs.Run)
 	part("volumes", p.volumes.Run)
 	part("static pods", p.manifests)
-	drive(p.statics.Run)
+	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)
 	drive(p.watchOOM)
 	if p.shutdown != nil {
-		drive(p.shutdown.Run)
+		drive(func(ctx context.Context) { p.shutdown.Run(ctx, p.pods) })
 	}
 	part("log rotation", p.rotator.Run)
 	if p.server != nil {
 		part("server", p.server.Run)
 	}
-	drive(func(ctx context.Context) {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-a.moved:
-				p.reporter.Poke()
-				p.pods.NodeChanged()
-			}
-		}
-	})
+	drive(func(ctx context.Context) { p.follow(ctx, a.moved) })
 	// Pods can be admitted only to a node whose object is known (L3.27).
 	g.Go(func() error {
 		select {
@@ -136,7 +126,7 @@ func all(ctx context.Context, closed ...<-chan struct{}) bool {
 // every ten seconds.
 func (a *Agent) ImagesChanged() {
 	if p := a.parts.Load(); p != nil {
-		p.imagesChanged()
+		notify(p.podLoop.images)
 	}
 }
 
@@ -144,12 +134,7 @@ func (a *Agent) ImagesChanged() {
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // HostChanged says that HostIPs of the Config answers something else now.
-func (a *Agent) HostChanged() {
-	select {
-	case a.moved <- struct{}{}:
-	default:
-	}
-}
+func (a *Agent) HostChanged() { notify(a.moved) }
 
 func (a *Agent) makeDirs() error {
 	for _, d := range []struct {

@@ -166,7 +166,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 	}
 	w.Manager = New(Config{
 		Rules:  eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second, Transition: eviction.DefaultTransition},
-		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root,
+		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root, Shortage: &Shortage{},
 		LogDir:    func(pod *corev1.Pod) string { return filepath.Join(w.root, "logs", pod.Name) },
 		VolumeDir: func(uid types.UID, volume string) string { return filepath.Join(w.root, string(uid), volume) },
 		PodDir:    func(uid types.UID) string { return filepath.Join(w.root, string(uid)) },
@@ -295,12 +295,12 @@ func TestImagesGoFirst(t *testing.T) {
 				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", // too new for that …
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
 			"remove image new", "reclaim") // … but not for this
-		if !w.DiskShort() {
+		if !w.cfg.Shortage.Disk() {
 			t.Error("dead containers stay")
 		}
 		time.Sleep(reclaimWait)
 		w.look(t, "DiskPressure", "again")
-		if w.DiskShort() {
+		if w.cfg.Shortage.Disk() {
 			t.Error("dead containers go although there is room")
 		}
 		w.mu.Lock()

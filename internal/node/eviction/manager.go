@@ -63,8 +63,9 @@ type Config struct {
 	Evicted func(signal string)
 	// Again has Look called soon; it must not block.
 	Again func()
-	// Reclaim has pods that ended look at DiskShort; it must not block.
-	Reclaim func()
+	// Reclaim has pods that ended look at Shortage; it must not block.
+	Reclaim  func()
+	Shortage *Shortage // set by Look
 	// Measure reads how much there is of everything; imageDir is empty while nobody
 	// knows it. Nil: the machine is read.
 	Measure func(root, imageDir string) ([]eviction.Observation, error)
@@ -74,9 +75,8 @@ type Config struct {
 //
 //	Look ──something is short, a pod has limits, images are due──▶ Run: images, limits, one pod ──▶ Again
 type Manager struct {
-	cfg   Config
-	wake  chan struct{} // capacity 1
-	short atomic.Bool   // DiskShort
+	cfg  Config
+	wake chan struct{} // capacity 1
 
 	mu       sync.Mutex
 	state    eviction.State
@@ -122,7 +122,7 @@ func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	m.state, v = eviction.Look(m.state, m.cfg.Rules, all, now)
 	m.last, m.due = all, v.Due
 	if !slices.ContainsFunc(m.due, diskShort) {
-		m.short.Store(false)
+		m.cfg.Shortage.disk.Store(false)
 	}
 	if m.imagesAt.IsZero() {
 		m.imagesAt = now.Add(imageDelay)
@@ -238,12 +238,15 @@ func (m *Manager) act(ctx context.Context) {
 
 func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev1.NodeDiskPressure }
 
-// DiskShort says whether pods that ended are to give up their containers.
-func (m *Manager) DiskShort() bool { return m.short.Load() }
+// Shortage is what others must know of how short the node is.
+type Shortage struct{ disk atomic.Bool }
+
+// Disk says whether pods that ended are to give up their containers.
+func (s *Shortage) Disk() bool { return s.disk.Load() }
 
 // reclaim has dead containers removed, once per shortage, and gives that its time.
 func (m *Manager) reclaim(ctx context.Context) {
-	if m.short.Swap(true) {
+	if m.cfg.Shortage.disk.Swap(true) {
 		return
 	}
 	m.cfg.Reclaim()

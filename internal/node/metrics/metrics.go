@@ -57,8 +57,8 @@ var (
 	callBuckets  = prometheus.ExponentialBuckets(.005, 2.5, 14)
 )
 
-// New returns a Meter that shows the facts as they are when it is read.
-func New(facts Facts) *Meter {
+// New returns a Meter.
+func New() *Meter {
 	m := &Meter{kubelet: prometheus.NewRegistry(), probes: prometheus.NewRegistry(), pods: map[types.UID]*podMemory{}}
 	count := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "kubelet", Name: name, Help: help}, labels)
@@ -94,7 +94,6 @@ func New(facts Facts) *Meter {
 	m.evictions = count("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal")
 	m.preemptions = count("preemptions", "Cumulative number of pods that ended for a critical one, by the resource that was short.", "preemption_signal")
 	m.notAdmitted = count("admission_rejections_total", "Cumulative number of pods that the node refused, by reason.", "reason")
-	m.kubelet.MustRegister(collector{facts})
 
 	m.probeTotal = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result."},
@@ -104,6 +103,10 @@ func New(facts Facts) *Meter {
 	m.probes.MustRegister(m.probeTotal, m.probeTime)
 	return m
 }
+
+// Show adds the families that are made of facts, as they are when the Meter is read. It is
+// called once.
+func (m *Meter) Show(facts Facts) { m.kubelet.MustRegister(collector{facts}) }
 
 // Handler serves the families of the agent beside those of the process.
 func (m *Meter) Handler(process prometheus.Gatherer) http.Handler {

@@ -39,7 +39,8 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{}
-	w.Meter = New(Facts{
+	w.Meter = New()
+	w.Show(Facts{
 		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
 		Listed: func() time.Time { return time.Unix(1000, 5e8) }, Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
 	})

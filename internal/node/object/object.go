@@ -42,14 +42,33 @@ type Config struct {
 	MaxPods int
 	Port    int // of the agent's HTTPS server; 0: none
 
+	Known    *Known // what the API server has, for all who ask
+	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
+	Event    func(eventType, reason, message string)
+}
+
+// Sources are what a Reporter asks how the node is. Only Run asks them.
+type Sources struct {
 	// Pressures looks how much is left of memory, disk and processes, and says what
 	// is short. It is called for every look at the node.
 	Pressures func(ctx context.Context, now time.Time) []eviction.Pressure
 	// Problems says why the node is not ready; none: it is. Cheap.
 	Problems func(ctx context.Context) []string
 	Images   func(ctx context.Context) []corev1.ContainerImage
-	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
-	Event    func(eventType, reason, message string)
+}
+
+// Known is the Node object as it was last seen. The zero value knows of none.
+type Known struct{ node atomic.Pointer[corev1.Node] }
+
+// Node is the object as last seen; nil before it is registered.
+func (k *Known) Node() *corev1.Node { return k.node.Load() }
+
+// UID is the UID of the object; empty before it is registered.
+func (k *Known) UID() types.UID {
+	if n := k.node.Load(); n != nil {
+		return n.UID
+	}
+	return ""
 }
 
 const (
@@ -61,12 +80,12 @@ const (
 	leaseNamespace = "kube-node-lease"
 )
 
-// Reporter writes the object. Run owns everything but the node and the poke.
+// Reporter writes the object. Run owns everything but the poke and what is known.
 type Reporter struct {
-	cfg    Config
-	node   atomic.Pointer[corev1.Node] // newest version seen; never changed
-	poke   chan struct{}               // capacity 1
-	images atomic.Bool                 // changed since the last report
+	cfg     Config
+	sources Sources       // of Run
+	poke    chan struct{} // capacity 1
+	images  atomic.Bool   // changed since the last report
 
 	stored, ready         chan struct{}
 	storedOnce, readyOnce sync.Once
@@ -88,28 +107,21 @@ func (r *Reporter) Registered() <-chan struct{} { return r.stored }
 // Ready is closed when the object was stored with Ready true for the first time.
 func (r *Reporter) Ready() <-chan struct{} { return r.ready }
 
-// Node is the object as last seen; nil before it is registered.
-func (r *Reporter) Node() *corev1.Node { return r.node.Load() }
-
-// Draft is the object as it would be registered now, without conditions.
-func (r *Reporter) Draft() *corev1.Node {
+// Node is the object as last seen, or as it would be registered now, without conditions
+// and images.
+func (r *Reporter) Node() *corev1.Node {
+	if n := r.cfg.Known.Node(); n != nil {
+		return n
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
-	r.fill(context.Background(), node, nil, time.Time{})
+	r.describe(node)
 	return node
 }
 
 // Seen brings a newer version of the object, from a watch.
 func (r *Reporter) Seen(node *corev1.Node) {
-	r.node.Store(node)
+	r.cfg.Known.node.Store(node)
 	r.tellCordoned(node)
-}
-
-// UID is the UID of the object; empty before it is registered.
-func (r *Reporter) UID() types.UID {
-	if n := r.node.Load(); n != nil {
-		return n.UID
-	}
-	return ""
 }
 
 // Poke has the status looked at again now.
@@ -126,7 +138,8 @@ func (r *Reporter) ImagesChanged() { r.images.Store(true) }
 // Run registers the node and keeps object and lease current until ctx ends.
 //
 //	registering ──stored──▶ reporting: every 10 s lease and a look, status when it changed or is 5 min old
-func (r *Reporter) Run(ctx context.Context) {
+func (r *Reporter) Run(ctx context.Context, sources Sources) {
+	r.sources = sources
 	log := klog.FromContext(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -160,7 +173,7 @@ func (r *Reporter) Run(ctx context.Context) {
 // report writes the object when it must be; it tells whether the node is ready.
 func (r *Reporter) report(ctx context.Context) (bool, error) {
 	now := time.Now()
-	old := r.node.Load()
+	old := r.cfg.Known.node.Load()
 	if old == nil {
 		created, err := r.register(ctx, now)
 		if err != nil {
@@ -169,7 +182,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 		old = created
 		r.storedOnce.Do(func() { close(r.stored) })
 	}
-	problems := r.cfg.Problems(ctx)
+	problems := r.sources.Problems(ctx)
 	ready := len(problems) == 0
 	conditions := r.conditions(ctx, problems, now)
 	if !r.due(old, conditions, now) {
@@ -186,7 +199,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 			}
 		}
 		if apierrors.IsNotFound(err) { // deleted under us: register anew
-			r.node.Store(nil)
+			r.cfg.Known.node.Store(nil)
 			r.lease = nil
 		}
 		if err != nil {
@@ -194,7 +207,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 			return false, fmt.Errorf("write the status of node %s: %w", r.cfg.Name, err)
 		}
 		r.tell(old, stored)
-		r.node.Store(stored)
+		r.cfg.Known.node.Store(stored)
 		r.reported = now
 		return ready, r.untaint(ctx, ready)
 	}
@@ -208,12 +221,12 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	if r.cfg.PodCIDR != "" {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
 	}
-	r.fill(ctx, node, r.conditions(ctx, r.cfg.Problems(ctx), now), now)
+	r.fill(ctx, node, r.conditions(ctx, r.sources.Problems(ctx), now), now)
 	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
 	if err == nil {
 		r.tell(&corev1.Node{}, stored)
 		r.reported = now
-		r.node.Store(stored)
+		r.cfg.Known.node.Store(stored)
 		return stored, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
@@ -239,7 +252,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 			return nil, fmt.Errorf("update the labels of node %s: %w", r.cfg.Name, err)
 		}
 	}
-	r.node.Store(stored)
+	r.cfg.Known.node.Store(stored)
 	return stored, nil
 }
 
@@ -257,7 +270,7 @@ func (r *Reporter) labels() map[string]string {
 
 // conditions is how the node is now.
 func (r *Reporter) conditions(ctx context.Context, problems []string, now time.Time) []corev1.NodeCondition {
-	return append(pressureConditions(r.cfg.Pressures(ctx, now)), readyCondition(problems))
+	return append(pressureConditions(r.sources.Pressures(ctx, now)), readyCondition(problems))
 }
 
 // due says whether the status must be written now.
@@ -276,6 +289,19 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 
 // fill sets everything of the status that the agent owns.
 func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) {
+	r.describe(node)
+	s := &node.Status
+	s.Images = r.sources.Images(ctx)
+	if len(s.Images) > imagesReported {
+		s.Images = s.Images[:imagesReported]
+	}
+	for _, c := range conditions {
+		setCondition(node, c, now)
+	}
+}
+
+// describe sets what the machine and the agent are.
+func (r *Reporter) describe(node *corev1.Node) {
 	s := &node.Status
 	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
 	s.Capacity, s.Allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
@@ -285,15 +311,8 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 	s.NodeInfo.ContainerRuntimeVersion = r.cfg.Runtime
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(r.cfg.Port)
 	s.Addresses = r.addresses()
-	s.Images = r.cfg.Images(ctx)
-	if len(s.Images) > imagesReported {
-		s.Images = s.Images[:imagesReported]
-	}
 	s.Features, s.RuntimeHandlers = r.cfg.Features()
 	s.DeclaredFeatures = declaredFeatures()
-	for _, c := range conditions {
-		setCondition(node, c, now)
-	}
 }
 
 // addresses are those of the machine and its name.
@@ -379,7 +398,7 @@ func (r *Reporter) tell(old, stored *corev1.Node) {
 // ready (L7.162), without waiting for a controller to notice. Where the API server
 // leaves taints to the controller, as upstream does, that is tried only once.
 func (r *Reporter) untaint(ctx context.Context, ready bool) error {
-	node := r.node.Load()
+	node := r.cfg.Known.node.Load()
 	if !ready || node == nil || r.untaintRefused {
 		return nil
 	}
@@ -408,7 +427,7 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	if err != nil {
 		return fmt.Errorf("take the taint %s off node %s: %w", corev1.TaintNodeNotReady, r.cfg.Name, err)
 	}
-	r.node.Store(stored)
+	r.cfg.Known.node.Store(stored)
 	return nil
 }
 
@@ -423,7 +442,7 @@ func (r *Reporter) renew(ctx context.Context) error {
 	write := func(l *coordinationv1.Lease, exists bool) (*coordinationv1.Lease, error) {
 		l = l.DeepCopy()
 		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now
-		if node := r.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
+		if node := r.cfg.Known.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
 			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 		}
 		if !exists {

@@ -80,13 +80,7 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 			},
 			Info: corev1.NodeSystemInfo{BootID: "boot-2"},
 		},
-		Pressures: func(context.Context, time.Time) []eviction.Pressure {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.under
-		},
-		Problems: func(context.Context) []string { f.mu.Lock(); defer f.mu.Unlock(); return f.problems },
-		Images:   func(context.Context) []corev1.ContainerImage { return nil },
+		Known:    &Known{},
 		Features: func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) { return nil, nil },
 		Event: func(_, reason, message string) {
 			f.mu.Lock()
@@ -96,7 +90,17 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
-	run.Go(func() { f.r.Run(ctx) })
+	run.Go(func() {
+		f.r.Run(ctx, Sources{
+			Pressures: func(context.Context, time.Time) []eviction.Pressure {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				return f.under
+			},
+			Problems: func(context.Context) []string { f.mu.Lock(); defer f.mu.Unlock(); return f.problems },
+			Images:   func(context.Context) []corev1.ContainerImage { return nil },
+		})
+	})
 	t.Cleanup(func() { cancel(); run.Wait() })
 	synctest.Wait()
 	return f

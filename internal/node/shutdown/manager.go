@@ -47,7 +47,6 @@ type Config struct {
 	Total    time.Duration // for all pods
 	Critical time.Duration // of that, for critical ones
 	Open     func(ctx context.Context) (Login, error)
-	Pods     Pods
 	// Event records an event about the node; Changed has the node reported anew.
 	Event   func(eventType, reason, message string)
 	Changed func()
@@ -58,6 +57,7 @@ type Config struct {
 //	watching ──shutdown──▶ down: pods end, group by group ──▶ lock released ──taken back──▶ watching
 type Manager struct {
 	cfg  Config
+	pods Pods // of Run
 	down atomic.Bool
 }
 
@@ -75,8 +75,9 @@ func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
 // Down says whether the machine is going down.
 func (m *Manager) Down() bool { return m.down.Load() }
 
-// Run watches until ctx ends. Without a logind it tries again now and then.
-func (m *Manager) Run(ctx context.Context) {
+// Run watches, and ends these pods, until ctx ends. Without a logind it tries again now and then.
+func (m *Manager) Run(ctx context.Context, pods Pods) {
+	m.pods = pods
 	wait := retryFirst
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -146,7 +147,7 @@ func (m *Manager) watch(ctx context.Context) error {
 // endAll ends all pods, one group after the other.
 func (m *Manager) endAll(ctx context.Context) {
 	var running []*corev1.Pod
-	for _, v := range m.cfg.Pods.List() {
+	for _, v := range m.pods.List() {
 		if v.Life == podlife.Syncing || v.Life == podlife.Terminating || v.Life == "" {
 			running = append(running, v.Pod)
 		}
@@ -155,7 +156,7 @@ func (m *Manager) endAll(ctx context.Context) {
 		began := time.Now()
 		for _, pod := range g.Pods {
 			grace := g.Within(pod)
-			_ = m.cfg.Pods.Stop(pod.UID, podlife.Stop{ // an error: it has ended
+			_ = m.pods.Stop(pod.UID, podlife.Stop{ // an error: it has ended
 				Reason: "Terminated", Message: Message, Grace: &grace, Condition: &corev1.PodCondition{
 					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: Message,
 				},
@@ -173,7 +174,7 @@ func (m *Manager) await(ctx context.Context, g eviction.ShutdownGroup) int {
 	defer cancel()
 	for i, pod := range g.Pods {
 		for !m.ended(pod.UID) {
-			next := m.cfg.Pods.Next(pod.UID)
+			next := m.pods.Next(pod.UID)
 			if m.ended(pod.UID) {
 				break
 			}
@@ -188,6 +189,6 @@ func (m *Manager) await(ctx context.Context, g eviction.ShutdownGroup) int {
 }
 
 func (m *Manager) ended(uid types.UID) bool {
-	v, ok := m.cfg.Pods.ByUID(uid)
+	v, ok := m.pods.ByUID(uid)
 	return !ok || (v.Life == podlife.Terminated || v.Life == podlife.Finished) && len(v.Waits) == 0
 }

@@ -121,7 +121,7 @@ func start(t *testing.T, edit func(*world)) *world {
 	}
 	edit(w)
 	w.Manager = New(Config{
-		Total: time.Minute, Critical: 20 * time.Second, Pods: podList{w},
+		Total: time.Minute, Critical: 20 * time.Second,
 		Open: func(context.Context) (Login, error) {
 			if w.fail != nil {
 				w.note("no logind")
@@ -134,7 +134,7 @@ func start(t *testing.T, edit func(*world)) *world {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { w.Run(ctx); close(done) }()
+	go func() { w.Run(ctx, podList{w}); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return w
 }

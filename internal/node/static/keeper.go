@@ -25,10 +25,14 @@ type KeeperConfig struct {
 	Client corev1client.PodsGetter
 	Node   func() *corev1.Node // as registered; nil before
 	Status pods.StatusWriter   // of the pods that the API server has
+}
+
+// Runner runs static pods.
+type Runner interface {
 	// Start has the node agent run a static pod, or take in a newer version of it.
-	Start func(*corev1.Pod)
+	Start(pod *corev1.Pod)
 	// Stop ends one whose manifest is gone.
-	Stop func(types.UID)
+	Stop(uid types.UID)
 }
 
 // Keeper runs the static pods that are wanted and keeps a mirror of each in the
@@ -84,7 +88,7 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	}
 }
 
-// Settled is closed when the pods of the first manifests were handed to Start.
+// Settled is closed when the pods of the first manifests were handed to the Runner.
 func (k *Keeper) Settled() <-chan struct{} { return k.settled }
 
 // IsMirror tells the API server's copy of a static pod.
@@ -231,7 +235,7 @@ func mirrors(mirror, pod *corev1.Pod) bool {
 }
 
 // Run starts and stops static pods and makes and removes mirrors until ctx ends.
-func (k *Keeper) Run(ctx context.Context) {
+func (k *Keeper) Run(ctx context.Context, runner Runner) {
 	begin := time.Now()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -251,7 +255,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			timer.Reset(max(patience-now.Sub(begin), retryFirst))
 			continue
 		}
-		k.run()
+		k.run(runner)
 		if !settled {
 			settled = true
 			close(k.settled)
@@ -264,7 +268,7 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // run starts and stops static pods. Of two with one name the second waits until
 // nothing of the first is left (L7.112).
-func (k *Keeper) run() {
+func (k *Keeper) run(runner Runner) {
 	var start []*corev1.Pod
 	var stop []types.UID
 	k.mu.Lock()
@@ -286,10 +290,10 @@ func (k *Keeper) run() {
 	}
 	k.mu.Unlock()
 	for _, uid := range stop {
-		k.cfg.Stop(uid)
+		runner.Stop(uid)
 	}
 	for _, pod := range start {
-		k.cfg.Start(pod)
+		runner.Start(pod)
 	}
 }
 

@@ -76,17 +76,21 @@ func (s writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 func (s writer) Seen(*corev1.Pod)     {}
 func (s writer) Forget(uid types.UID) { s.w.note("forget %s", uid) }
 
+// runner is the world as what runs static pods.
+type runner struct{ w *world }
+
+func (r runner) Start(pod *corev1.Pod) { r.w.note("start %s %s", pod.UID, pod.Status.Phase) }
+func (r runner) Stop(uid types.UID)    { r.w.note("stop %s", uid) }
+
 func newWorld(t *testing.T) *world {
 	w := &world{pods: map[string]*corev1.Pod{}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "nodeuid"}}
 	w.Keeper = NewKeeper(KeeperConfig{
 		Client: w, Node: func() *corev1.Node { return node }, Status: writer{w},
-		Start: func(pod *corev1.Pod) { w.note("start %s %s", pod.UID, pod.Status.Phase) },
-		Stop:  func(uid types.UID) { w.note("stop %s", uid) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { w.Run(ctx); close(done) }()
+	go func() { w.Run(ctx, runner{w}); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return w
 }

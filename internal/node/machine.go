@@ -1,0 +1,115 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/cgroup"
+	"carob/internal/node/events"
+	"carob/internal/node/eviction"
+	"carob/internal/node/logs"
+	"carob/internal/node/metrics"
+	"carob/internal/node/object"
+	"carob/internal/node/shutdown"
+	"carob/internal/runtime"
+)
+
+// machine is what an agent knows of the machine and tells about it, without the pods.
+type machine struct {
+	started  time.Time
+	client   kubernetes.Interface
+	attacher runtime.Attacher // nil: the runtime has none
+	hardware object.Machine
+	meter    *metrics.Meter
+	cgroups  *cgroup.Manager
+	events   *events.Recorder
+	health   *health
+	facts    *facts
+	known    *object.Known // the Node object
+	reporter *object.Reporter
+	shortage *eviction.Shortage
+	shutdown *shutdown.Manager // nil: the user gave it no time
+	rotator  *logs.Rotator
+	links    *logs.Links
+}
+
+// newMachine asks machine and runtime what they are. It completes cfg with what they say,
+// and has the runtime's calls counted.
+func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
+	m := &machine{started: time.Now(), meter: metrics.New(), known: &object.Known{}, shortage: &eviction.Shortage{}}
+	m.attacher, _ = cfg.Runtime.(runtime.Attacher)
+	cfg.Runtime = m.meter.Runtime(cfg.Runtime)
+	var err error
+	if m.hardware, err = object.ReadMachine(cfg.RootDir); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	version, err := cfg.Runtime.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("node agent: ask the container runtime for its version: %w", err)
+	}
+	if cfg.RuntimeName == "" {
+		cfg.RuntimeName = version.RuntimeName
+	}
+	if cfg.CgroupDriver == "" {
+		if cfg.CgroupDriver, err = cgroupDriver(ctx, cfg); err != nil {
+			return nil, err
+		}
+	}
+	if m.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
+		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
+	}
+	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd", PodPids: cfg.PodPids})
+	if err := m.cgroups.Init(); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	m.events = events.New(m.client.CoreV1(), cfg.Name, m.known.UID)
+	m.health = newHealth(cfg.Runtime)
+	m.health.look(ctx)
+	m.facts = newFacts(ctx, cfg, m.hardware, m.cgroups.V2(), func(message string) {
+		m.events.Node(corev1.EventTypeWarning, "CheckLimitsForResolvConf", message)
+	})
+	m.facts.base.SwapController, m.facts.base.PageSizes = m.cgroups.SwapController(), m.cgroups.PageSizes()
+	m.health.features(&m.facts.base)
+	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
+	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
+	m.reporter = object.New(object.Config{
+		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware, Version: cfg.Version,
+		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
+		Known: m.known, Features: m.health.nodeFeatures, Event: m.events.Node,
+	})
+	if cfg.ShutdownGrace > 0 {
+		m.shutdown = shutdown.New(shutdown.Config{
+			Total: cfg.ShutdownGrace, Critical: cfg.ShutdownCritical, Open: shutdown.OpenLogin, Event: m.events.Node, Changed: m.reporter.Poke,
+		})
+	}
+	return m, nil
+}
+
+// lifeNode is what decisions about pods may know of the machine.
+func (m *machine) lifeNode(cfg *Config) func() podlife.Node {
+	fixed := podlife.Node{
+		Name: cfg.Name, RuntimeName: cfg.RuntimeName, AgentStarted: m.started,
+		CrashBackoffMax: cfg.CrashBackoffMax, ClusterDomain: cfg.ClusterDomain, CgroupV2: m.cgroups.V2(),
+	}
+	return func() podlife.Node {
+		n := fixed
+		n.HostIPs = m.facts.addresses()
+		n.RecursiveReadOnly = m.health.recursiveReadOnly()
+		n.NetworkProblem, n.DiskShort = m.health.networkProblem(), m.shortage.Disk()
+		return n
+	}
+}
+
+func (m *machine) goingDown() bool { return m.shutdown != nil && m.shutdown.Down() }
+
+// podEvent records an event about a pod in the form that parts without podlife use.
+func (m *machine) podEvent(pod *corev1.Pod, eventType, reason, message string) {
+	m.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
+}

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/podlife"
+	"carob/internal/node/execute"
+	"carob/internal/node/image"
+	"carob/internal/node/logs"
+	"carob/internal/node/observe"
+	"carob/internal/node/pods"
+	"carob/internal/node/refs"
+	"carob/internal/node/static"
+	nodestatus "carob/internal/node/status"
+	"carob/internal/node/userns"
+	"carob/internal/node/volume"
+)
+
+// ownerAnnotation marks the sandboxes of an agent with its RootDir, so that agents
+// that share a runtime leave each other's pods alone.
+const ownerAnnotation = "carob.dev/root-dir"
+
+// podLoop is what makes pods run: who owns them, what looks, acts and writes for them.
+type podLoop struct {
+	status   *nodestatus.Writer
+	refs     *refs.Store
+	volumes  *volume.Manager
+	pulls    *image.Manager
+	observer *observe.Observer
+	statics  *static.Keeper
+	manifest *static.Source // nil: none
+	pods     *pods.Manager
+	watcher  *observe.Watcher
+	images   chan struct{} // capacity 1: images came to the machine or left it
+}
+
+// newPodLoop puts the parts together, each after those that it works with.
+func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) {
+	core := m.client.CoreV1()
+	l := &podLoop{status: nodestatus.New(core), refs: refs.New(m.client), images: make(chan struct{}, 1)}
+	l.volumes = volume.New(volume.Config{
+		Root: cfg.RootDir, Node: m.facts.node, Objects: l.refs, Tokens: l.refs, Certificates: l.refs,
+		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,
+	})
+	var err error
+	if l.pulls, err = image.New(image.Config{
+		Runtime: cfg.Runtime, Secrets: l.refs, MaxPulls: cfg.MaxPulls, Records: filepath.Join(cfg.RootDir, "pulled"),
+		Pulled: func() { notify(l.images) }, Event: m.podEvent,
+	}); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	l.observer = observe.New(l.observing(cfg, m))
+	ids, err := userns.Open(filepath.Join(cfg.RootDir, "pods"))
+	if err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	executor := execute.New(execute.Config{
+		Runtime: cfg.Runtime, Images: l.pulls, Volumes: l.volumes, Cgroups: m.meter.Cgroups(m.cgroups), UserNS: ids,
+		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core, Classes: m.client.NodeV1().RuntimeClasses(),
+		Node: m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
+	})
+	l.statics = static.NewKeeper(static.KeeperConfig{Client: core, Node: m.known.Node, Status: l.status})
+	if cfg.Manifests != "" {
+		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete, Wanted: l.statics.Wanted})
+	}
+	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor}
+	l.pods = pods.New(pods.Config{
+		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg), Observer: l.observer,
+		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
+		Admit: m.counted(gate.admit), Journal: cfg.Journal,
+	})
+	l.watcher = &observe.Watcher{
+		Observer: l.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
+		Changed: l.pods.Changed, Known: l.pods.Known, Orphan: l.pods.Orphan, Relisted: m.meter.Relisted,
+	}
+	return l, nil
+}
+
+// observing is what the observer looks at.
+func (l *podLoop) observing(cfg *Config, m *machine) observe.Config {
+	return observe.Config{
+		Runtime: cfg.Runtime, Image: l.pulls.State,
+		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
+			v := l.volumes.State(pod)
+			group := m.cgroups.Present(pod)
+			v.Mounted = v.Mounted && group
+			v.Present = v.Present || group
+			return v
+		},
+		TerminationMessage: l.volumes.TerminationMessage,
+		LogTail:            logs.Tail,
+		NewestLog: func(pod *corev1.Pod, container string) (int, bool, error) {
+			return logs.Newest(cfg.PodLogDir, pod, container)
+		},
+		LogPath: func(id, path string, running bool) {
+			if running {
+				m.rotator.Add(id, path)
+			} else {
+				m.rotator.Remove(id)
+			}
+		},
+	}
+}
+
+// staticRunner runs static pods like all others.
+type staticRunner struct{ pods *pods.Manager }
+
+// Start implements static.Runner.
+func (r staticRunner) Start(pod *corev1.Pod) { r.pods.Update(sourceFile, pod) }
+
+// Stop implements static.Runner.
+func (r staticRunner) Stop(uid types.UID) { r.pods.Remove(uid) }
