@@ -96,8 +96,8 @@ type sink[T metav1.Object] struct {
 	remove  func(T)
 }
 
-// own takes an object from the reflector; nobody reads who wrote which field.
-func own[T metav1.Object](obj any) (T, error) {
+// received takes an object from the reflector; nobody reads who wrote which field.
+func received[T metav1.Object](obj any) (T, error) {
 	o, ok := obj.(T)
 	if !ok {
 		return o, fmt.Errorf("watch brought a %T", obj)
@@ -109,7 +109,7 @@ func own[T metav1.Object](obj any) (T, error) {
 func (s sink[T]) Add(obj any) error { return s.Update(obj) }
 
 func (s sink[T]) Update(obj any) error {
-	o, err := own[T](obj)
+	o, err := received[T](obj)
 	if err == nil {
 		s.update(o)
 	}
@@ -117,7 +117,7 @@ func (s sink[T]) Update(obj any) error {
 }
 
 func (s sink[T]) Delete(obj any) error {
-	o, err := own[T](obj)
+	o, err := received[T](obj)
 	if err == nil {
 		s.remove(o)
 	}
@@ -127,7 +127,7 @@ func (s sink[T]) Delete(obj any) error {
 func (s sink[T]) Replace(objs []any, _ string) error {
 	all := make([]T, 0, len(objs))
 	for _, obj := range objs {
-		o, err := own[T](obj)
+		o, err := received[T](obj)
 		if err != nil {
 			return err
 		}

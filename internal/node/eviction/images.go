@@ -17,8 +17,8 @@ import (
 	"carob/internal/node/image"
 )
 
-// imageMemory is when images were found and used.
-type imageMemory struct {
+// imageUse is when images were found and used.
+type imageUse struct {
 	known map[string]eviction.Image // by id
 	told  time.Time                 // when too little could be freed
 	fails int                       // in a row

@@ -87,8 +87,8 @@ type Manager struct {
 	imagesAt time.Time // next look at images
 	imagesOn bool      // it is due
 
-	images   imageMemory // of Run only
-	limitsAt time.Time   // of Run only: next look at local storage
+	images   imageUse  // of Run only
+	limitsAt time.Time // of Run only: next look at local storage
 }
 
 const (

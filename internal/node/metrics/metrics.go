@@ -39,12 +39,12 @@ type Meter struct {
 	probeTime                           *prometheus.HistogramVec
 
 	mu       sync.Mutex
-	pods     map[types.UID]*podMemory
+	pods     map[types.UID]*podCounts
 	relisted time.Time // begin of the last list
 }
 
-// podMemory is what was counted of a pod already.
-type podMemory struct {
+// podCounts is what was counted of a pod already.
+type podCounts struct {
 	seen  time.Time         // when it was first heard of
 	runs  bool              // its start was counted, or it ran before
 	ended map[string]string // container to the id of its last instance whose end was counted
@@ -59,7 +59,7 @@ var (
 
 // New returns a Meter.
 func New() *Meter {
-	m := &Meter{kubelet: prometheus.NewRegistry(), probes: prometheus.NewRegistry(), pods: map[types.UID]*podMemory{}}
+	m := &Meter{kubelet: prometheus.NewRegistry(), probes: prometheus.NewRegistry(), pods: map[types.UID]*podCounts{}}
 	count := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "kubelet", Name: name, Help: help}, labels)
 		m.kubelet.MustRegister(v)

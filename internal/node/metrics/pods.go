@@ -84,7 +84,7 @@ func (s *statuses) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 // Seen implements pods.StatusWriter.
 func (s *statuses) Seen(pod *corev1.Pod) {
 	s.m.mu.Lock()
-	s.m.memory(pod, time.Now())
+	s.m.counts(pod, time.Now())
 	s.m.mu.Unlock()
 	s.StatusWriter.Seen(pod)
 }
@@ -97,12 +97,12 @@ func (s *statuses) Forget(uid types.UID) {
 	s.StatusWriter.Forget(uid)
 }
 
-// memory is what is known of a pod; what happened before it was first heard of is not
+// counts is what was counted of a pod; what happened before it was first heard of is not
 // counted again. With m.mu held.
-func (m *Meter) memory(pod *corev1.Pod, now time.Time) *podMemory {
+func (m *Meter) counts(pod *corev1.Pod, now time.Time) *podCounts {
 	p := m.pods[pod.UID]
 	if p == nil {
-		p = &podMemory{seen: now, runs: pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "", ended: map[string]string{}}
+		p = &podCounts{seen: now, runs: pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "", ended: map[string]string{}}
 		ends(&pod.Status, func(_ string, s *corev1.ContainerStatus, id string, _ *corev1.ContainerStateTerminated) {
 			p.ended[s.Name] = id
 		})
@@ -115,7 +115,7 @@ func (m *Meter) memory(pod *corev1.Pod, now time.Time) *podMemory {
 func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.memory(pod, now)
+	p := m.counts(pod, now)
 	if !p.runs && status.Phase == corev1.PodRunning {
 		m.podStart.Observe(now.Sub(p.seen).Seconds())
 		m.podStartTotal.Observe(now.Sub(pod.CreationTimestamp.Time).Seconds())

@@ -62,11 +62,11 @@ type Observer struct {
 	cfg Config
 
 	mu   sync.Mutex
-	pods map[types.UID]*memory
+	pods map[types.UID]*podCache
 }
 
-// memory is what is known of one pod from earlier looks.
-type memory struct {
+// podCache is what is known of one pod from earlier looks.
+type podCache struct {
 	mu         sync.Mutex // held while looking
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]known
@@ -90,7 +90,7 @@ const sandboxStates = 100
 
 // New returns an Observer that has seen nothing.
 func New(cfg Config) *Observer {
-	return &Observer{cfg: cfg, pods: map[types.UID]*memory{}}
+	return &Observer{cfg: cfg, pods: map[types.UID]*podCache{}}
 }
 
 // Forget drops what is remembered of a pod.
@@ -118,7 +118,7 @@ func (o *Observer) logEnds(id string, k known) {
 
 // Refresh has the next look read the status of the container again.
 func (o *Observer) Refresh(uid types.UID, containerID string) {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k, ok := m.containers[containerID]; ok {
@@ -129,21 +129,21 @@ func (o *Observer) Refresh(uid types.UID, containerID string) {
 
 // Made says that the runtime made a container in a sandbox: a list without it has a gap.
 func (o *Observer) Made(uid types.UID, sandboxID, containerID string) {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expect(sandboxID, containerID)
 }
 
 // expect remembers a container that was not looked at so far.
-func (m *memory) expect(sandboxID, containerID string) {
+func (m *podCache) expect(sandboxID, containerID string) {
 	if _, ok := m.containers[containerID]; !ok {
 		m.containers[containerID] = known{item: &cri.Container{Id: containerID, PodSandboxId: sandboxID}, stale: true}
 	}
 }
 
 // expectPublished remembers the containers of a status that an earlier agent published.
-func (m *memory) expectPublished(st *corev1.PodStatus) {
+func (m *podCache) expectPublished(st *corev1.PodStatus) {
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for i := range list {
 			if _, id, ok := strings.Cut(list[i].ContainerID, "://"); ok {
@@ -155,7 +155,7 @@ func (m *memory) expectPublished(st *corev1.PodStatus) {
 
 // LogPath is where the container writes its log, as far as it was ever looked at.
 func (o *Observer) LogPath(uid types.UID, containerID string) string {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.containers[containerID].logPath
@@ -163,7 +163,7 @@ func (o *Observer) LogPath(uid types.UID, containerID string) string {
 
 // RunningID is the id of the running instance of a container at the last look, or empty.
 func (o *Observer) RunningID(uid types.UID, container string) string {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, k := range m.containers {
@@ -176,7 +176,7 @@ func (o *Observer) RunningID(uid types.UID, container string) string {
 
 // SandboxID is the id of the newest ready sandbox at the last look, or empty.
 func (o *Observer) SandboxID(uid types.UID) string {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var newest podlife.Sandbox
@@ -188,12 +188,12 @@ func (o *Observer) SandboxID(uid types.UID) string {
 	return newest.ID
 }
 
-func (o *Observer) memory(uid types.UID) *memory {
+func (o *Observer) cache(uid types.UID) *podCache {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := o.pods[uid]
 	if m == nil {
-		m = &memory{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]known{}}
+		m = &podCache{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]known{}}
 		o.pods[uid] = m
 	}
 	return m
@@ -201,7 +201,7 @@ func (o *Observer) memory(uid types.UID) *memory {
 
 // Look takes a picture of the pod that is not older than the call.
 func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error) {
-	m := o.memory(pod.UID)
+	m := o.cache(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -282,7 +282,7 @@ func outline(sandboxes []*cri.PodSandbox, containers []*cri.Container) states {
 
 // sameOutline says whether the last look at the pod saw just this.
 func (o *Observer) sameOutline(uid types.UID, s states) bool {
-	m := o.memory(uid)
+	m := o.cache(uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.states != nil && maps.Equal(m.states, s)
@@ -305,7 +305,7 @@ func (o *Observer) populated() []types.UID {
 }
 
 // unlistedSandboxes adds the sandboxes that the list misses and that are there nevertheless.
-func (o *Observer) unlistedSandboxes(ctx context.Context, m *memory, items []*cri.PodSandbox) ([]*cri.PodSandbox, error) {
+func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*cri.PodSandbox) ([]*cri.PodSandbox, error) {
 	for id, sb := range m.sandboxes {
 		if slices.ContainsFunc(items, func(i *cri.PodSandbox) bool { return i.Id == id }) {
 			continue
@@ -324,7 +324,7 @@ func (o *Observer) unlistedSandboxes(ctx context.Context, m *memory, items []*cr
 }
 
 // unlistedContainers adds the containers that the list misses and that are there nevertheless.
-func (o *Observer) unlistedContainers(ctx context.Context, m *memory, items []*cri.Container) ([]*cri.Container, error) {
+func (o *Observer) unlistedContainers(ctx context.Context, m *podCache, items []*cri.Container) ([]*cri.Container, error) {
 	for id, k := range m.containers {
 		if slices.ContainsFunc(items, func(i *cri.Container) bool { return i.Id == id }) {
 			continue
@@ -346,7 +346,7 @@ func (o *Observer) unlistedContainers(ctx context.Context, m *memory, items []*c
 	return items, nil
 }
 
-func (o *Observer) sandboxes(ctx context.Context, m *memory, items []*cri.PodSandbox) ([]podlife.Sandbox, error) {
+func (o *Observer) sandboxes(ctx context.Context, m *podCache, items []*cri.PodSandbox) ([]podlife.Sandbox, error) {
 	found := make([]podlife.Sandbox, 0, len(items))
 	keep := make(map[string]podlife.Sandbox, len(items))
 	for _, item := range items {
@@ -377,7 +377,7 @@ func byAge(a, b podlife.Sandbox) int {
 	return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), a.CreatedAt.Compare(b.CreatedAt))
 }
 
-func (o *Observer) containers(ctx context.Context, m *memory, items []*cri.Container) ([]podlife.Container, error) {
+func (o *Observer) containers(ctx context.Context, m *podCache, items []*cri.Container) ([]podlife.Container, error) {
 	found := make([]podlife.Container, 0, len(items))
 	keep := make(map[string]known, len(items))
 	for _, item := range items {

@@ -45,6 +45,7 @@ type Manager struct {
 type entry struct {
 	pod      *corev1.Pod
 	source   string
+	latest   *latest
 	gone     bool // left its source
 	rejected *podlife.Rejection
 	victims  []types.UID   // pods that end to make room for it, because they were told to
@@ -52,17 +53,6 @@ type entry struct {
 	turn     int64         // the order in which pods came to wait
 	owner    *owner        // nil while at rest
 	claim    *corev1.Pod   // a resize that was granted; see claimed
-	last     View          // of the last owner
-}
-
-// View is what is known of a pod at this moment.
-type View struct {
-	Pod    *corev1.Pod      // newest version seen; read only
-	Status corev1.PodStatus // as computed here, possibly not written yet; read only
-	Life   podlife.Life     // empty before the first Step
-	Waits  []podlife.Wait
-
-	runs *corev1.Pod // with the resources that it may use; nil before the first Step
 }
 
 // New returns a manager. Nothing happens before Run.
@@ -149,9 +139,9 @@ func (m *Manager) Orphan(pod *corev1.Pod) {
 	if m.entries[pod.UID] != nil || m.closed {
 		return
 	}
-	e := &entry{pod: pod, gone: true}
+	e := &entry{pod: pod, gone: true, latest: &latest{}}
 	m.entries[pod.UID] = e
-	m.own(e)
+	m.startOwner(e)
 }
 
 // Changed says that the runtime or the disk holds something new about the pod.
@@ -207,7 +197,7 @@ func (m *Manager) Next(uid types.UID) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.entries[uid]; e != nil && e.owner != nil {
-		return e.owner.next()
+		return e.latest.next()
 	}
 	closed := make(chan struct{})
 	close(closed)
@@ -258,10 +248,7 @@ func (m *Manager) List() []View {
 }
 
 func (e *entry) view() View {
-	v := e.last
-	if e.owner != nil {
-		v = e.owner.view()
-	}
+	v := e.latest.view()
 	if v.Life == "" {
 		v.Status = e.pod.Status
 	}
@@ -277,7 +264,7 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	m.cfg.Status.Seen(pod)
 	e := m.entries[pod.UID]
 	if e == nil {
-		e = &entry{pod: pod, source: source}
+		e = &entry{pod: pod, source: source, latest: &latest{}}
 		m.entries[pod.UID] = e
 		m.admit(e)
 		return
@@ -288,12 +275,12 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	switch {
 	case e.owner != nil:
 		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })
-		if e.hold != nil && !mayRun(pod) {
+		if e.hold != nil && !needsAdmission(pod) {
 			m.release(e)
 			m.makeRoom() // what waits behind it may have its place
 		}
 	case deleting: // a pod at rest that somebody deletes must be deleted to the end (L7.42)
-		m.own(e)
+		m.startOwner(e)
 	}
 }
 
@@ -311,7 +298,7 @@ func (m *Manager) remove(uid types.UID) {
 		}
 		return
 	}
-	m.own(e) // at rest: its containers, logs and directories are left to remove
+	m.startOwner(e) // at rest: its containers, logs and directories are left to remove
 }
 
 // admit asks the node about a pod that has no place yet, with m.mu held, and gives it
@@ -320,7 +307,7 @@ func (m *Manager) remove(uid types.UID) {
 // more. Where others must be ended for it they are told to, once (L3.40).
 func (m *Manager) admit(e *entry) {
 	var hold *podlife.Hold
-	if mayRun(e.pod) {
+	if needsAdmission(e.pod) {
 		hold, e.rejected = m.place(e)
 	}
 	switch {
@@ -334,7 +321,7 @@ func (m *Manager) admit(e *entry) {
 	}
 	e.hold = hold
 	if e.owner == nil {
-		m.own(e)
+		m.startOwner(e)
 		return
 	}
 	rejected := e.rejected
@@ -438,7 +425,7 @@ func (e *entry) holds() bool {
 func (e *entry) runs() *corev1.Pod {
 	var runs *corev1.Pod
 	if e.owner != nil {
-		runs = e.owner.view().runs
+		runs = e.latest.view().runs
 	}
 	if c := e.claimed(runs); c != nil {
 		return c
@@ -449,8 +436,8 @@ func (e *entry) runs() *corev1.Pod {
 	return e.pod
 }
 
-// own gives the entry an owner, with m.mu held.
-func (m *Manager) own(e *entry) {
+// startOwner gives the entry an owner, with m.mu held.
+func (m *Manager) startOwner(e *entry) {
 	if m.closed {
 		return
 	}
@@ -481,7 +468,6 @@ func (m *Manager) rest(o *owner) bool {
 	if e == nil || e.owner != o {
 		return false
 	}
-	e.last = o.view()
 	e.owner = nil
 	switch {
 	case e.gone && o.gone:
@@ -489,13 +475,13 @@ func (m *Manager) rest(o *owner) bool {
 		m.makeRoom()
 		return true
 	case e.gone, e.pod.DeletionTimestamp != nil && o.pod.DeletionTimestamp == nil:
-		m.own(e)
+		m.startOwner(e)
 	}
 	return false
 }
 
-// mayRun says whether admission concerns the pod (L3.10).
-func mayRun(pod *corev1.Pod) bool {
+// needsAdmission says whether admission concerns the pod (L3.10).
+func needsAdmission(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !terminal(pod.Status.Phase)
 }
 

@@ -44,13 +44,10 @@ type owner struct {
 	done     []podlife.Outcome
 	flights  map[podlife.Key]context.CancelFunc // actions begun and not ended
 	life     podlife.Life
-	sent     corev1.PodStatus
+	sent     bool // the status in state was given to the writer
 	lookErr  lookRetry
 	log      chronicle
-
-	viewMu  sync.Mutex
-	seen    View
-	changed chan struct{} // closed at the next decision; nil while nobody waits
+	latest   *latest
 }
 
 // mailbox holds what happened since the owner last looked into it. Bursts merge:
@@ -90,7 +87,7 @@ func newOwner(cfg *Config, hub hub, e *entry) *owner {
 		cfg: cfg, hub: hub, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
-		log:     newChronicle(cfg.Journal),
+		log:     newChronicle(cfg.Journal), latest: e.latest,
 	}
 }
 
@@ -244,8 +241,10 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.hub.vacancies()
-	var out podlife.Output
-	o.state, out = o.cfg.Machine.Step(o.state, in)
+	before := &o.state.Last
+	next, out := o.cfg.Machine.Step(o.state, in)
+	changed := !o.sent || !podlife.SameStatus(before, &out.Status)
+	o.state = next
 	for _, d := range in.Done {
 		o.land(d.Key)
 	}
@@ -260,24 +259,22 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if o.runs = out.Allocated; o.runs == nil {
 		o.runs = o.pod
 	}
-	if !o.gone {
-		if !podlife.SameStatus(&o.sent, &out.Status) {
-			// Published before anything begins: an action such as DeletePod relies on it.
-			o.cfg.Status.Set(o.pod, &out.Status)
-		}
-		o.sent = out.Status // also the same one: the next one shares with it
+	if !o.gone && changed {
+		// Published before anything begins: an action such as DeletePod relies on it.
+		o.cfg.Status.Set(o.pod, &out.Status)
 	}
+	o.sent = !o.gone
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
 	}
-	room := terminal(out.Status.Phase) && !terminal(o.seen.Status.Phase)
+	room := terminal(out.Status.Phase) && !terminal(o.latest.view().Status.Phase)
 	if resizes := resizing(&out.Status); resizes != o.resizes {
 		room = room || o.resizes
 		o.resizes = resizes
 	}
 	o.look = out.Look
 	o.listen(!out.Look.IsZero())
-	o.show(out)
+	o.latest.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs})
 	if room {
 		o.hub.vacate()
 	}
@@ -379,31 +376,4 @@ func (o *owner) land(key podlife.Key) {
 		cancel()
 		delete(o.flights, key)
 	}
-}
-
-func (o *owner) show(out podlife.Output) {
-	o.viewMu.Lock()
-	defer o.viewMu.Unlock()
-	o.seen = View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs}
-	if o.changed != nil {
-		close(o.changed)
-		o.changed = nil
-	}
-}
-
-// view is the newest decision; its Pod is not set.
-func (o *owner) view() View {
-	o.viewMu.Lock()
-	defer o.viewMu.Unlock()
-	return o.seen
-}
-
-// next returns a channel that is closed at the next decision.
-func (o *owner) next() <-chan struct{} {
-	o.viewMu.Lock()
-	defer o.viewMu.Unlock()
-	if o.changed == nil {
-		o.changed = make(chan struct{})
-	}
-	return o.changed
 }

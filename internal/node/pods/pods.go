@@ -6,6 +6,23 @@
 // The node agent drives it: the source says Update and Remove, the watcher of
 // the runtime says Changed. It must never decide about a pod, and never learn
 // how an action is done.
+//
+// # Where the status of a pod is
+//
+// A status is computed in one place and then only handed on. Nobody changes one that was
+// handed on; all of them share what has not changed.
+//
+//	podlife.State.Last   what the last Step computed; the next one starts from it. Of the owner
+//	   │                 alone. A restarted agent takes it from the API server (podlife.Recover).
+//	   ├──▶ entry.latest what readers see: the HTTPS server, admission, eviction, metrics. It
+//	   │                 outlives the owner, for a pod at rest.
+//	   └──▶ StatusWriter when it differs from the one before, or none was sent yet:
+//	          ├─ static.Keeper   of a static pod it keeps the newest, for a mirror pod that is
+//	          │                  made later; it goes on to the mirror's name
+//	          └─ status.Writer   want: what the API server should have; base: what it has.
+//	                             They differ until a write is through, and after a drift.
+//
+// podlife.Input.Pod.Status is what the API server has, as the watch brought it.
 package pods
 
 import (

@@ -36,22 +36,22 @@ type Writer struct {
 	client corev1client.PodsGetter
 
 	mu    sync.Mutex
-	pods  map[types.UID]*slot
+	pods  map[types.UID]*podStatus
 	queue []types.UID
 	wake  chan struct{} // capacity workers
 }
 
-// slot is one pod; its fields are guarded by Writer.mu.
-type slot struct {
+// podStatus is one pod; its fields are guarded by Writer.mu.
+type podStatus struct {
 	base    *corev1.Pod       // newest version the API server is known to have held
 	want    *corev1.PodStatus // newest status; nil: nothing to say yet
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
-	settle  *time.Timer       // runs while the slot settles
+	settle  *time.Timer       // runs while the status settles
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
-	waiters []chan struct{} // closed when the slot is clean or gone
+	waiters []chan struct{} // closed when the pod is clean or gone
 }
 
 const (
@@ -66,7 +66,7 @@ var ErrGone = errors.New("pod is gone from the API server")
 
 // New returns a Writer; it writes from Run on.
 func New(client corev1client.PodsGetter) *Writer {
-	return &Writer{client: client, pods: map[types.UID]*slot{}, wake: make(chan struct{}, workers)}
+	return &Writer{client: client, pods: map[types.UID]*podStatus{}, wake: make(chan struct{}, workers)}
 }
 
 // Run writes until ctx ends. What is not written then is lost; the next agent
@@ -101,7 +101,7 @@ func (w *Writer) work(ctx context.Context) {
 func (w *Writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.slot(pod)
+	s := w.of(pod)
 	s.want = status
 	w.touch(pod.UID, s)
 }
@@ -111,7 +111,7 @@ func (w *Writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 func (w *Writer) Seen(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.slot(pod)
+	s := w.of(pod)
 	if s.base == pod || !newer(pod, s.base) {
 		return
 	}
@@ -121,10 +121,10 @@ func (w *Writer) Seen(pod *corev1.Pod) {
 	}
 }
 
-func (w *Writer) slot(pod *corev1.Pod) *slot {
+func (w *Writer) of(pod *corev1.Pod) *podStatus {
 	s := w.pods[pod.UID]
 	if s == nil {
-		s = &slot{base: pod}
+		s = &podStatus{base: pod}
 		w.pods[pod.UID] = s
 	}
 	return s
@@ -136,8 +136,8 @@ func newer(a, b *corev1.Pod) bool {
 	return err != nil || order > 0
 }
 
-// touch queues the slot, with w.mu held.
-func (w *Writer) touch(uid types.UID, s *slot) {
+// touch queues the pod, with w.mu held.
+func (w *Writer) touch(uid types.UID, s *podStatus) {
 	s.dirty = true
 	switch {
 	case s.queued || s.busy || s.gone:
@@ -169,7 +169,7 @@ func isReady(s *corev1.PodStatus) bool {
 	return false
 }
 
-func (w *Writer) enqueue(uid types.UID, s *slot) {
+func (w *Writer) enqueue(uid types.UID, s *podStatus) {
 	if s.settle != nil {
 		s.settle.Stop()
 		s.settle = nil
@@ -192,8 +192,8 @@ func (w *Writer) Forget(uid types.UID) {
 	}
 }
 
-// end marks the slot as gone and releases who waits for it.
-func (s *slot) end() {
+// end marks the pod as gone and releases who waits for it.
+func (s *podStatus) end() {
 	s.gone = true
 	if s.settle != nil {
 		s.settle.Stop()
@@ -202,7 +202,7 @@ func (s *slot) end() {
 	s.release()
 }
 
-func (s *slot) release() {
+func (s *podStatus) release() {
 	for _, c := range s.waiters {
 		close(c)
 	}
@@ -237,7 +237,7 @@ func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
 	}
 }
 
-// next takes a slot out of the queue.
+// next takes a pod out of the queue.
 func (w *Writer) next() (types.UID, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,7 +253,7 @@ func (w *Writer) next() (types.UID, bool) {
 	return "", false
 }
 
-// write brings one slot to the API server.
+// write brings the status of one pod to the API server.
 func (w *Writer) write(ctx context.Context, uid types.UID) {
 	w.mu.Lock()
 	s := w.pods[uid]
