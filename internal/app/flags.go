@@ -93,10 +93,10 @@ func mayHavePods(dataDir string, last lastStart) bool {
 // clusterFile contains the UID of the cluster that this node's pods belong to.
 const clusterFile = "cluster"
 
-// belongs compares the cluster in the store with the one that this node's pods belong to. A node
+// checkCluster compares the cluster in the store with the one that this node's pods belong to. A node
 // agent ends all pods that its API server does not know. If the store was lost, emptied, or
 // confused with another, those would be all pods.
-func (c *carob) belongs(ctx context.Context) error {
+func (c *carob) checkCluster(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.server.ClientConfig("carob:start", "system:masters"))
 	if err != nil {
 		return fmt.Errorf("read the UID of the cluster: %w", err)

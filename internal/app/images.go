@@ -42,8 +42,8 @@ func imageHandler(images runtime.Images, store imageStore) http.Handler {
 	return mux
 }
 
-// tellChanges calls changed after each request that may have changed the images.
-func tellChanges(images http.Handler, changed func()) http.Handler {
+// notifyChanges calls changed after each request that may have changed the images.
+func notifyChanges(images http.Handler, changed func()) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		images.ServeHTTP(w, r)
 		if r.Method != http.MethodGet {

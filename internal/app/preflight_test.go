@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestKernelNamesWhatIsMissing(t *testing.T) {
+func TestMissingKernelFeatures(t *testing.T) {
 	dir := t.TempDir()
 	fs := filepath.Join(dir, "filesystems")
 	if err := os.WriteFile(fs, []byte("nodev\tproc\n\text4\n"), 0o644); err != nil {

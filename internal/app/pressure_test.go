@@ -9,7 +9,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-func TestPressureFlagsNameWhatIsWrong(t *testing.T) {
+func TestPressureFlagErrors(t *testing.T) {
 	for want, p := range map[string]instance.Pressure{
 		"--eviction-hard":                       {Hard: "memory.available=100Mi"},
 		"memory.free":                           {Hard: "memory.free<100Mi"},

@@ -26,7 +26,7 @@ func TestStackStopsInReverse(t *testing.T) {
 	}
 }
 
-func TestStackTellsTheFirstFailure(t *testing.T) {
+func TestStackReturnsTheFirstFailure(t *testing.T) {
 	s := newStack()
 	s.start(t.Context(), "good", func(ctx context.Context) error { <-ctx.Done(); return nil })
 	s.start(t.Context(), "bad", func(context.Context) error { return errors.New("no luck") })

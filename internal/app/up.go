@@ -300,7 +300,7 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.progress.Step("API server", url(c.in))
-	if err := c.belongs(ctx); err != nil {
+	if err := c.checkCluster(ctx); err != nil {
 		return err
 	}
 
@@ -348,7 +348,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	callers := x509.NewCertPool()
 	callers.AddCert(c.keys.CA)
 	var agent *node.Agent
-	images := tellChanges(c.engine.images, func() { agent.ImagesChanged() })
+	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
 	agent, err := node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,

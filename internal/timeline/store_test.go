@@ -63,7 +63,7 @@ func TestSurvivesPodAndRestart(t *testing.T) {
 	}
 }
 
-func TestTornLine(t *testing.T) {
+func TestIncompleteLine(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Defaults())
 	s.Record(entry("web", 1))
@@ -87,7 +87,7 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-func TestIsBounded(t *testing.T) {
+func TestSizeLimit(t *testing.T) {
 	dir := t.TempDir()
 	l := Limits{Segment: 1000, Files: 3, Buffer: 1000, Delay: time.Hour}
 	s := open(t, dir, l)
@@ -119,7 +119,7 @@ func TestIsBounded(t *testing.T) {
 	}
 }
 
-func TestBufferIsBounded(t *testing.T) {
+func TestQueueLimit(t *testing.T) {
 	s := open(t, t.TempDir(), Limits{Segment: 1 << 20, Files: 2, Buffer: 5, Delay: time.Hour})
 	for i := range 9 {
 		s.Record(entry("web", i))

@@ -70,7 +70,7 @@ func TestSecretIsFilled(t *testing.T) {
 	}
 }
 
-func TestSecretGoesWithItsAccount(t *testing.T) {
+func TestSecretIsRemovedWithItsAccount(t *testing.T) {
 	if s := after(t, secret("robot", "a")); s != nil {
 		t.Errorf("kept without its account: %+v", s)
 	}
@@ -92,7 +92,7 @@ func TestSignerFails(t *testing.T) {
 	}
 }
 
-func TestAccountForgetsItsSecret(t *testing.T) {
+func TestDeletedSecretLeavesItsAccount(t *testing.T) {
 	client := fake.NewClientset(robot("a", "s", "other"))
 	c := controller(client, signed)
 	kind := inventory.Kind{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}

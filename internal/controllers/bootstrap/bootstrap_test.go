@@ -44,7 +44,7 @@ func anInventory() *inventory.Inventory {
 	return inventory.New(discovery.NewDiscoveryClient(nil), nil, 0)
 }
 
-func TestTokensEnd(t *testing.T) {
+func TestTokensExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		day, forever := token("aaaaaa", time.Now().Add(24*time.Hour)), token("bbbbbb", time.Time{})
 		broken, other := token("cccccc", time.Time{}), token("dddddd", time.Now().Add(-time.Hour))

@@ -110,7 +110,7 @@ func TestSignerRules(t *testing.T) {
 	}
 }
 
-func TestLife(t *testing.T) {
+func TestValidity(t *testing.T) {
 	for seconds, want := range map[int32]time.Duration{1: minLife, 3600: time.Hour, 1 << 30: maxLife} {
 		if got := life(&certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: &seconds}}); got != want {
 			t.Errorf("%d s: %v", seconds, got)
@@ -208,7 +208,7 @@ func TestSign(t *testing.T) {
 		t.Errorf("%v, usage %b, %v left", c.Subject, c.KeyUsage, left)
 	}
 	if again <= 0 || again > keepEnded {
-		t.Errorf("looks again after %v", again)
+		t.Errorf("the next check is after %v", again)
 	}
 	r = approved(request(t, certificatesv1.KubeletServingSignerName, x509.CertificateRequest{}, certificatesv1.UsageServerAuth))
 	if got, _ := drive(t, keys, r); !has(got, certificatesv1.CertificateFailed) || got.Status.Conditions[1].Reason != "SignerValidationFailure" || len(got.Status.Conditions) != 2 {
@@ -255,7 +255,7 @@ func TestClean(t *testing.T) {
 			tc.change(r)
 			got, again := drive(t, keys, r)
 			if got == nil || again > tc.keep || again < tc.keep-time.Second {
-				t.Fatalf("%s: looks again after %v", tc.name, again)
+				t.Fatalf("%s: the next check is after %v", tc.name, again)
 			}
 			time.Sleep(again - time.Second)
 			if got, _ = drive(t, keys, got); got == nil {

@@ -49,15 +49,15 @@ func decide(r *certificatesv1.CertificateSigningRequest, parsed *x509.Certificat
 		if !now.Before(end) {
 			return step{remove: true}
 		}
-		s := open(r, parsed)
+		s := decideOpen(r, parsed)
 		s.again = end.Sub(now)
 		return s
 	}
-	return open(r, parsed)
+	return decideOpen(r, parsed)
 }
 
-// open is decide for a request that is not finished.
-func open(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest) step {
+// decideOpen is decide for a request that is not finished.
+func decideOpen(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest) step {
 	switch {
 	case len(r.Status.Certificate) > 0 || has(r, certificatesv1.CertificateDenied) || has(r, certificatesv1.CertificateFailed):
 		return step{}

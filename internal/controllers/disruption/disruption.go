@@ -73,13 +73,13 @@ func (c *Controller) podChanged(o metav1.Object) {
 		}
 	}
 	if pod, ok := o.(*corev1.Pod); ok {
-		c.tellSeveral(pod, names)
+		c.recordMultipleBudgets(pod, names)
 	}
 }
 
-// tellSeveral records that a pod matches more than one budget, in which case it cannot be evicted
+// recordMultipleBudgets records that a pod matches more than one budget, in which case it cannot be evicted
 // (L10.68): once, until that changes.
-func (c *Controller) tellSeveral(pod *corev1.Pod, budgets []string) {
+func (c *Controller) recordMultipleBudgets(pod *corev1.Pod, budgets []string) {
 	chosen := ""
 	if _, there, _ := c.pods.Get(pod); there && len(budgets) > 1 {
 		chosen = slices.Min(budgets)
@@ -96,8 +96,8 @@ func (c *Controller) tellSeveral(pod *corev1.Pod, budgets []string) {
 	}
 }
 
-// tell records events about a budget whose new status is stored (L10.68).
-func (c *Controller) tell(in disruption.Input, problem error) {
+// recordEvents records events about a budget whose new status is stored (L10.68).
+func (c *Controller) recordEvents(in disruption.Input, problem error) {
 	if len(in.Pods) == 0 {
 		c.events.Event(in.Budget, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}
@@ -151,7 +151,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	_, err = c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err == nil {
-		c.tell(in, problem)
+		c.recordEvents(in, problem)
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return again, nil // the watch will report a newer version
@@ -185,7 +185,7 @@ func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1
 			continue
 		}
 		seen[owner.UID] = true
-		top, err := c.top(ctx, namespace, owner)
+		top, err := c.scaleOwner(ctx, namespace, owner)
 		if err != nil {
 			return 0, err
 		}
@@ -202,8 +202,8 @@ func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1
 	return sum, nil
 }
 
-// top returns the object that sets the number of pods: the Deployment of a ReplicaSet.
-func (c *Controller) top(ctx context.Context, namespace string, owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
+// scaleOwner returns the object that sets the number of pods: the Deployment of a ReplicaSet.
+func (c *Controller) scaleOwner(ctx context.Context, namespace string, owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind() {
 		return owner, nil
 	}

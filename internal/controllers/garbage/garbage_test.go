@@ -90,7 +90,7 @@ func (w *world) delete(namespace, name string) {
 }
 
 // Dependents are deleted with their last owner, and so are theirs.
-func TestDependentsGo(t *testing.T) {
+func TestDependentsAreDeleted(t *testing.T) {
 	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "b"), object("ns", "of-a", "a"), object("ns", "of-both", "a", "b"), object("ns", "below", "of-a"), object("ns", "free")}, func(w *world) {
 		w.delete("ns", "a")
 		w.has("ns", "of-a", false)
@@ -106,7 +106,7 @@ func TestDependentsGo(t *testing.T) {
 
 // Dependents of an object that never existed, or of another one with the same name, are deleted;
 // dependents of a kind that is not served stay.
-func TestOwnersThatAreNotThere(t *testing.T) {
+func TestMissingOwners(t *testing.T) {
 	impostor, strange := object("ns", "of-old", "a"), object("ns", "of-strange", "x")
 	impostor.OwnerReferences[0].UID = "an earlier a"
 	strange.OwnerReferences[0].APIVersion = "example.com/v1"
@@ -160,7 +160,7 @@ func TestOwnerInAnotherNamespace(t *testing.T) {
 }
 
 // A failed write is retried.
-func TestFailuresAreTriedAgain(t *testing.T) {
+func TestFailuresAreRetried(t *testing.T) {
 	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a")}, func(w *world) {
 		failures := 3
 		w.objects.PrependReactor("delete", "configmaps", func(a ktesting.Action) (bool, runtime.Object, error) {

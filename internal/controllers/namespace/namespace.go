@@ -32,17 +32,17 @@ import (
 // parallel limits the kinds that are processed at the same time in one namespace.
 const parallel = 8
 
-// look is the delay before the next check of content that the pod watch does not show.
+// Delays before the next check of content that the pod watch does not show.
 const (
-	lookAtPods    = 15 * time.Second
-	lookAtRest    = time.Second
-	lookSeldom    = 8 * time.Second // of content with the finalizer of another controller
+	recheckPods   = 15 * time.Second
+	recheckRest   = time.Second
+	recheckMax    = 8 * time.Second // of content with the finalizer of another controller
 	seldomPerWait = 10              // a check after each tenth of the time waited so far
 )
 
-// lookAgain is the delay for the rest of a namespace whose deletion has taken waited so far.
-func lookAgain(waited time.Duration) time.Duration {
-	return min(max(waited/seldomPerWait, lookAtRest), lookSeldom)
+// recheckDelay is the delay for the rest of a namespace whose deletion has taken waited so far.
+func recheckDelay(waited time.Duration) time.Duration {
+	return min(max(waited/seldomPerWait, recheckRest), recheckMax)
 }
 
 // Controller deletes the content of namespaces. Its key is the namespace.
@@ -97,8 +97,8 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	if err := c.publish(ctx, n, f); err != nil {
 		return 0, err
 	}
-	if again == lookAtRest {
-		again = lookAgain(time.Since(n.DeletionTimestamp.Time))
+	if again == recheckRest {
+		again = recheckDelay(time.Since(n.DeletionTimestamp.Time))
 	}
 	return again, f.content
 }
@@ -129,7 +129,7 @@ func (c *Controller) empty(ctx context.Context, name string) (findings, time.Dur
 		}
 	}
 	if f.remaining[pods] > 0 || f.content != nil {
-		return f, lookAtPods
+		return f, recheckPods
 	}
 	results := make(chan cleared, len(rest))
 	slots := make(chan struct{}, parallel)
@@ -146,7 +146,7 @@ func (c *Controller) empty(ctx context.Context, name string) (findings, time.Dur
 	for r := range results {
 		f.add(r)
 	}
-	return f, lookAtRest
+	return f, recheckRest
 }
 
 // kind is a kind of namespaced objects that can be deleted.

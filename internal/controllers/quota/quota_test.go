@@ -84,7 +84,7 @@ func (w *world) used(want map[corev1.ResourceName]string) {
 }
 
 // Usage of deleted objects is released without a request.
-func TestGivesBack(t *testing.T) {
+func TestUsageIsReleased(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "requests.cpu": "2"}), pod("a", "100m"), pod("b", "200m")}, func(w *world) {
 		w.used(map[corev1.ResourceName]string{"pods": "2", "requests.cpu": "300m"})
 		if err := w.client.CoreV1().Pods("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -97,7 +97,7 @@ func TestGivesBack(t *testing.T) {
 }
 
 // A namespace without a quota costs nothing.
-func TestNoQuotaNoWork(t *testing.T) {
+func TestNamespaceWithoutQuota(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(nil)}, func(w *world) {
 		w.client.ClearActions()
 		w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "p"}})

@@ -106,19 +106,19 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, fmt.Errorf("get service CIDR %s: %w", name, err)
 	}
 	if r.DeletionTimestamp != nil {
-		return c.letGo(ctx, r)
+		return c.removeFinalizer(ctx, r)
 	}
 	if !slices.Contains(r.Finalizers, finalizer) {
 		r.Finalizers = append(r.Finalizers, finalizer)
 		if r, err = api.Update(ctx, r, metav1.UpdateOptions{}); err != nil {
-			return again(fmt.Errorf("add the finalizer to service CIDR %s: %w", name, err))
+			return retryConflict(fmt.Errorf("add the finalizer to service CIDR %s: %w", name, err))
 		}
 	}
-	return again(c.tell(ctx, r, metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
+	return retryConflict(c.updateReady(ctx, r, metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
 }
 
-// letGo removes the finalizer from a range that is no longer needed.
-func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (time.Duration, error) {
+// removeFinalizer removes the finalizer from a range that is no longer needed.
+func (c *Controller) removeFinalizer(ctx context.Context, r *networkingv1.ServiceCIDR) (time.Duration, error) {
 	if !slices.Contains(r.Finalizers, finalizer) {
 		return 0, nil
 	}
@@ -130,8 +130,8 @@ func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (ti
 	if err != nil {
 		return 0, fmt.Errorf("list service addresses: %w", err)
 	}
-	if needed(r, all.Items, used.Items) {
-		return again(c.tell(ctx, r, metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
+	if inUse(r, all.Items, used.Items) {
+		return retryConflict(c.updateReady(ctx, r, metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
 			Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"}))
 	}
 	if wait := time.Until(r.DeletionTimestamp.Add(grace)); wait > 0 {
@@ -139,13 +139,13 @@ func (c *Controller) letGo(ctx context.Context, r *networkingv1.ServiceCIDR) (ti
 	}
 	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
 	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return again(fmt.Errorf("remove the finalizer of service CIDR %s: %w", r.Name, err))
+		return retryConflict(fmt.Errorf("remove the finalizer of service CIDR %s: %w", r.Name, err))
 	}
 	return 0, nil
 }
 
-// needed reports whether an address in use is in range r and in no range that stays.
-func needed(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, used []networkingv1.IPAddress) bool {
+// inUse reports whether an address in use is in range r and in no range that stays.
+func inUse(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, used []networkingv1.IPAddress) bool {
 	var others []networkingv1.ServiceCIDR
 	for _, o := range all {
 		if o.UID != r.UID && o.DeletionTimestamp == nil {
@@ -165,8 +165,8 @@ func contains(r *networkingv1.ServiceCIDR, ip netip.Addr) bool {
 	})
 }
 
-// tell stores the Ready condition if it has changed.
-func (c *Controller) tell(ctx context.Context, r *networkingv1.ServiceCIDR, ready metav1.Condition) error {
+// updateReady stores the Ready condition if it has changed.
+func (c *Controller) updateReady(ctx context.Context, r *networkingv1.ServiceCIDR, ready metav1.Condition) error {
 	ready.Type = networkingv1.ServiceCIDRConditionReady
 	if old := meta.FindStatusCondition(r.Status.Conditions, ready.Type); old != nil && old.Status == ready.Status && old.Reason == ready.Reason {
 		return nil
@@ -178,8 +178,8 @@ func (c *Controller) tell(ctx context.Context, r *networkingv1.ServiceCIDR, read
 	return nil
 }
 
-// again retries after a conflict.
-func again(err error) (time.Duration, error) {
+// retryConflict retries after a conflict.
+func retryConflict(err error) (time.Duration, error) {
 	if apierrors.IsConflict(err) {
 		return 10 * time.Millisecond, nil
 	}

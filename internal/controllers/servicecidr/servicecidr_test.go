@@ -24,7 +24,7 @@ func address(ip string) networkingv1.IPAddress {
 	return networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: ip, Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}}
 }
 
-func TestNeeded(t *testing.T) {
+func TestInUse(t *testing.T) {
 	leaving := ranged("other", "10.96.0.0/24")
 	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	for name, tc := range map[string]struct {
@@ -44,7 +44,7 @@ func TestNeeded(t *testing.T) {
 		for _, ip := range tc.used {
 			used = append(used, address(ip))
 		}
-		if got := needed(&r, append(tc.others, r), used); got != tc.want {
+		if got := inUse(&r, append(tc.others, r), used); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}
@@ -60,7 +60,7 @@ func TestLife(t *testing.T) {
 		done := make(chan struct{})
 		go func() { c.Run(t.Context()); close(done) }()
 		t.Cleanup(func() { <-done })
-		tell := func(o *networkingv1.ServiceCIDR) {
+		notify := func(o *networkingv1.ServiceCIDR) {
 			c.Changed(inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs")}, &metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
 			synctest.Wait()
 		}
@@ -71,7 +71,7 @@ func TestLife(t *testing.T) {
 			}
 			return o
 		}
-		tell(&r)
+		notify(&r)
 		if o := get(); !slices.Equal(o.Finalizers, []string{finalizer}) || !meta.IsStatusConditionTrue(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
 			t.Fatalf("a new range: %v %v", o.Finalizers, o.Status)
 		}
@@ -80,7 +80,7 @@ func TestLife(t *testing.T) {
 		if _, err := api.Update(t.Context(), deleted, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		tell(deleted)
+		notify(deleted)
 		o := get()
 		if cond := meta.FindStatusCondition(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady); cond.Status != metav1.ConditionFalse || cond.Reason != "Terminating" || len(o.Finalizers) != 1 {
 			t.Fatalf("a deleted range in use: %v %v", o.Finalizers, o.Status)

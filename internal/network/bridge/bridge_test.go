@@ -101,7 +101,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-func TestConfigThatCannotWork(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	good := testConfig(t)
 	for name, change := range map[string]func(*Config){
 		"long name":           func(c *Config) { c.Bridge = "a-bridge-name-that-is-too-long" },
@@ -178,7 +178,7 @@ func TestAttachIsFinishedAfterKill(t *testing.T) {
 }
 
 // The last line of the journal may be incomplete.
-func TestTornJournal(t *testing.T) {
+func TestIncompleteJournal(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
 	at, err := n.Attach(t.Context(), network.Pod{UID: "u", SandboxID: "s"})
@@ -204,7 +204,7 @@ func TestTornJournal(t *testing.T) {
 }
 
 // After the bridge is deleted from outside, the next pod creates it again.
-func TestBridgeComesBack(t *testing.T) {
+func TestDeletedBridgeIsRestored(t *testing.T) {
 	cfg := testConfig(t)
 	n := open(t, cfg)
 	link, err := netlink.LinkByName(cfg.Bridge)
@@ -296,7 +296,7 @@ func TestInterruptedDump(t *testing.T) {
 
 // With another address range, the bridge has only the new gateway address, pods of the old range
 // lose their network, and new pods work.
-func TestOtherRange(t *testing.T) {
+func TestChangedRange(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Pool = -1
 	n := open(t, cfg)

@@ -30,7 +30,7 @@ func TestSamePodSameAddress(t *testing.T) {
 // Invariants: an address has one owner, reserved addresses have none, the range is used up before
 // an address kept for a detached pod is reused, and an allocation succeeds while an address is
 // free.
-func TestAddressesHold(t *testing.T) {
+func TestAddressInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), rapid.IntRange(26, 29).Draw(t, "bits"))
 		a := newAddresses(prefix)

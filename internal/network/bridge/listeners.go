@@ -29,7 +29,7 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 			continue
 		}
 		for _, at := range taken {
-			if !meets(at, p.HostIP) {
+			if !matches(at, p.HostIP) {
 				continue
 			}
 			hint := ""
@@ -43,8 +43,8 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 	return nil
 }
 
-// meets reports whether a listener receives packets for an address of a host port.
-func meets(listener, hostIP netip.Addr) bool {
+// matches reports whether a listener receives packets for an address of a host port.
+func matches(listener, hostIP netip.Addr) bool {
 	if !hostIP.IsValid() {
 		return true
 	}

@@ -13,7 +13,7 @@ import (
 	"carob/internal/network"
 )
 
-func TestMeets(t *testing.T) {
+func TestListenerMatches(t *testing.T) {
 	for _, tt := range []struct {
 		listener, hostIP string
 		want             bool
@@ -28,7 +28,7 @@ func TestMeets(t *testing.T) {
 		if tt.hostIP != "" {
 			hostIP = netip.MustParseAddr(tt.hostIP)
 		}
-		if got := meets(netip.MustParseAddr(tt.listener), hostIP); got != tt.want {
+		if got := matches(netip.MustParseAddr(tt.listener), hostIP); got != tt.want {
 			t.Errorf("listener %s, hostIP %q: %v", tt.listener, tt.hostIP, got)
 		}
 	}

@@ -426,7 +426,7 @@ func TestSpoofing(t *testing.T) {
 }
 
 // A place without a pod and a detached pod pass nothing at all.
-func TestUnattachedPassesNothing(t *testing.T) {
+func TestUnattachedPortPassesNothing(t *testing.T) {
 	s := newSpoofers(t, func(*Config) {})
 	frame := ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, "attack"))
 	at := s.n.attached["evil"]
@@ -445,7 +445,7 @@ func TestUnattachedPassesNothing(t *testing.T) {
 
 // After `nft flush ruleset`, with which most firewalls are loaded, pods are still restricted. The
 // test runs in its own network namespace, because the command removes everybody's rules.
-func TestRulesComeBack(t *testing.T) {
+func TestFlushedRulesAreRestored(t *testing.T) {
 	inOwnNamespace(t, func(t *testing.T) {
 		n := open(t, testConfig(t))
 		if _, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s",

@@ -1,5 +1,3 @@
-// Package controllertest runs one controller against a fake API in virtual time (testing/synctest).
-// Only tests of controllers import it; it must never know what a controller does.
 package controllertest
 
 import (
