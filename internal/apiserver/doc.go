@@ -6,4 +6,6 @@
 //
 //	New ──> storage engine started ∥ types registered ──> system objects exist ──> stores and routes built
 //	Run ──> watch caches filled ──> Ready ──> serving until ctx ends ──> etcd closed
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package apiserver

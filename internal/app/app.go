@@ -1,6 +1,8 @@
 // Package app composes carob: it creates the parts from the settings of one instance, starts them
 // in order, and stops them in reverse. Parts meet only here; nothing in this package decides about
 // pods.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package app
 
 import (

@@ -1,6 +1,8 @@
 // Package controllers runs the controllers of the cluster in one process, on one
 // set of watches. app runs it; each controller lives in a folder of its own and
 // talks to the others through the API only.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package controllers
 
 import (

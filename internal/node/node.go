@@ -6,6 +6,8 @@
 // observe/ looks at the runtime, execute/ carries actions out, status/ writes to
 // the API. It must never decide about a pod by itself, and knows of a runtime only
 // what CRI says.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package node
 
 import (

@@ -11,6 +11,8 @@
 // can be broken on purpose (sabotage.go).
 //
 // Tests and the command "carob sim" drive it. It must never touch the host.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package sim
 
 import (

@@ -3,6 +3,8 @@
 // The plugins run inside the request, in process, and read other objects through a Reader over the server's own watch
 // caches: no informers, no pollers, no loopback connection, nothing to wait for at boot. The API server drives them; none
 // of them writes an object or starts a goroutine.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package admission
 
 import (

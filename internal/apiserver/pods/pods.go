@@ -7,6 +7,8 @@
 //
 //	POST pods ──▶ Pending ──▶ binding ──▶ (node agent writes status) ──▶ DELETE: deletionTimestamp ──▶ DELETE grace 0: gone
 //	                 └── DELETE of an unscheduled or finished pod: gone at once ──────────────────────────────┘
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package pods
 
 import (

@@ -4,6 +4,8 @@
 // The API server drives it: it serves the token subresource of service accounts, asks the authenticator about each bearer
 // token and publishes the public key. The package stores nothing: a token is good as long as it is signed by the key, in
 // its time, and the objects it is bound to exist under the same UID. It never logs a token.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package tokens
 
 import (

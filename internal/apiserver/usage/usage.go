@@ -2,6 +2,8 @@
 // from the figures of the node agents (W8.A). The API server drives it. It must never
 // keep anything running while nobody asks, and gives way when an APIService says that
 // another server has the group.
+//
+// Contract: docs/spec/workloads.md.
 package usage
 
 import (

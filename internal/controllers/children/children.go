@@ -15,6 +15,8 @@
 // A conflict is no error where something newer is stored (Keeper.Behind): the key is
 // woken when the watch shows it. Any other error is returned to the loop, which waits
 // longer each time.
+//
+// Contract: docs/spec/workloads.md.
 package children
 
 import (

@@ -3,6 +3,8 @@
 // generations, conflicts, status subresources and deletions that take a while, and
 // whose watches can tell late, twice, or not at all. It works in a bubble of
 // testing/synctest. Tests drive it; it must never be part of the product.
+//
+// Contract: docs/spec/workloads.md.
 package controllertest
 
 import (

@@ -1,5 +1,7 @@
 // Package cronjob starts the Jobs of CronJobs: it drives core/workload/cronjob. The
 // controller manager runs it; it must never decide when a Job is due.
+//
+// Contract: docs/spec/workloads.md.
 package cronjob
 
 import (

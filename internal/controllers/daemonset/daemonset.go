@@ -1,5 +1,7 @@
 // Package daemonset runs DaemonSets: it drives core/workload/daemonset. The controller manager runs it; it must never
 // decide what a set needs.
+//
+// Contract: docs/spec/workloads.md.
 package daemonset
 
 import (

@@ -1,6 +1,8 @@
 // Package deployment rolls out what deployments say, by replica sets. It drives
 // core/workload/deployment. The controller manager runs it; it must never create or
 // delete a pod.
+//
+// Contract: docs/spec/workloads.md.
 package deployment
 
 import (

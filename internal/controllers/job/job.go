@@ -4,6 +4,8 @@
 // A turn does one step of the plan. The next turn comes when the watches show what this
 // one wrote (freshness.Tracker), so that no plan is made on an older picture, and each
 // pod is counted once however late, often or never its events come.
+//
+// Contract: docs/spec/workloads.md.
 package job
 
 import (

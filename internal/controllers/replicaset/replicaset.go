@@ -1,6 +1,8 @@
 // Package replicaset keeps as many pods running as replica sets and replication
 // controllers say. It drives core/workload/replicaset, one controller for each of the
 // two kinds. The controller manager runs it; it must never change an owner's spec.
+//
+// Contract: docs/spec/workloads.md.
 package replicaset
 
 import (

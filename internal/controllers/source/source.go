@@ -1,5 +1,7 @@
 // Package source makes the watches that controllers share: informers that keep
 // only what some controller reads. It must never decide anything.
+//
+// Contract: docs/spec/workloads.md.
 package source
 
 import (

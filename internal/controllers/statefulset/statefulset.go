@@ -1,5 +1,7 @@
 // Package statefulset runs StatefulSets: it drives core/workload/statefulset. The controller manager runs it; it must
 // never decide what a set needs.
+//
+// Contract: docs/spec/workloads.md.
 package statefulset
 
 import (

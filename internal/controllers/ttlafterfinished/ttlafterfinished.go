@@ -1,6 +1,8 @@
 // Package ttlafterfinished deletes Jobs some time after they are over, when their
 // ttlSecondsAfterFinished says so (W10.A). The controller manager runs it; it must never
 // delete anything else.
+//
+// Contract: docs/spec/workloads.md.
 package ttlafterfinished
 
 import (

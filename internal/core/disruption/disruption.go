@@ -1,6 +1,8 @@
 // Package disruption decides how many pods of a disruption budget may be evicted.
 // The disruption controller drives it; eviction reads the result from the status. It
 // is a function of its arguments.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package disruption
 
 import (

@@ -1,6 +1,8 @@
 // Package eviction decides when a node is short of memory, disk or process ids,
 // and who has to go then: which pods (L7.L, L7.M), which images (L7.133). The
 // node agent measures and acts; nothing here reads a clock or the machine.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package eviction
 
 import (

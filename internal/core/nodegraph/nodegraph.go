@@ -3,6 +3,8 @@
 // them a static pod may not have. The node authorizer, NodeRestriction and the
 // node's static pods drive it. It decides by what it was given alone, reads
 // nothing and has no locks.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package nodegraph
 
 import (

@@ -4,6 +4,8 @@
 // its arguments, with no clock of its own.
 //
 //	Ready True ──no word for 50 s──▶ Ready Unknown ──word again──▶ what the node says
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package nodehealth
 
 import (

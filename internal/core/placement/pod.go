@@ -7,6 +7,8 @@
 // costs what the nodes cost, never what all pods cost. Everything is a function
 // of its arguments: no clock, no I/O, no goroutine, no random. One goroutine
 // owns a Cluster.
+//
+// Contract: docs/spec/pod-lifecycle.md and docs/spec/workloads.md.
 package placement
 
 import (

@@ -92,4 +92,6 @@
 // Step never waits. What comes later is Output.Wake (call again), Output.Look (the picture
 // is too old then, because images come without a word), or an event. An Output with
 // neither a Wait nor a Wake says that nothing will happen until somebody changes something.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package podlife

@@ -4,6 +4,8 @@
 // It is pure and knows nothing of the machine that makes statuses. The simulator asks
 // it about everything that is published, tests ask it about real pods, and it can be
 // asked about the pods of any cluster. It must never import core/podlife.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package podstatus
 
 import (

@@ -4,6 +4,8 @@
 // Scheduler and node agent drive the same Ledger, so a pod that the one places
 // is a pod that the other admits. Everything here is a pure function of API
 // objects: it must never read the machine.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package resources
 
 import (

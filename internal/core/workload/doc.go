@@ -7,4 +7,6 @@
 // A plan is a function of a package of its own: (owner, children, now) → what to create,
 // delete and patch, the status, the events, and when to look again. It never changes
 // what it gets: owner and children are those of a cache that others read, too.
+//
+// Contract: docs/spec/workloads.md.
 package workload

@@ -3,6 +3,8 @@
 // and v2, with the cgroupfs and the systemd driver. The executor drives it;
 // containers' own groups below a pod's belong to the runtime. The numbers come
 // from core/resources; the package must never compute them.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package cgroup
 
 import (

@@ -3,6 +3,8 @@
 // raise its count, and raising it is put off for a moment, so that a burst of
 // repeats costs one write. Every part of the agent may record; the package must
 // never block its callers and loses events rather than memory.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package events
 
 import (

@@ -5,6 +5,8 @@
 // The node agent drives it: Look at the pace of the node's lease, Run for what
 // takes time. Nothing is measured of pods while the node has enough of everything
 // and no pod has a limit on local storage.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package eviction
 
 import (

@@ -2,6 +2,8 @@
 // the container runtime, of the volume manager and of the API server. The owner of
 // a pod drives it, one call of Do for each action. It must never decide whether an
 // action is wanted, and never retry: a failure is an outcome.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package execute
 
 import (

@@ -1,6 +1,8 @@
 // Package hook runs postStart and preStop handlers (L6.9). When, and what a
 // failure means, is decided by core/podlife; the node agent calls Run for each
 // RunHook action. It must never keep state between runs.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package hook
 
 import (

@@ -2,6 +2,8 @@
 // and pulls with the credentials of the pod. The executor drives it; whether and
 // when to pull is decided by core/podlife. It must never keep a secret longer
 // than a pull.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package image
 
 import (

@@ -2,6 +2,8 @@
 // to date: registration, conditions, capacity, images. The agent drives it and
 // says through callbacks how the node is; the package decides nothing about pods
 // and never touches what others own in the object.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package object
 
 import (

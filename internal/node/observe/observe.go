@@ -7,6 +7,8 @@
 // is asked for by its id before it counts as gone: a list with a gap must not start
 // a container twice. The package must never change
 // anything in the runtime and never decide anything about a pod.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package observe
 
 import (

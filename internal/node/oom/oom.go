@@ -1,6 +1,8 @@
 // Package oom reads the kernel's log for processes that it killed because the
 // machine, not a single cgroup, was out of memory. The agent records them as events
 // of the node (L10.76). The package must never take the word of anybody but the kernel.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package oom
 
 import (

@@ -23,6 +23,8 @@
 //	                             They differ until a write is through, and after a drift.
 //
 // podlife.Input.Pod.Status is what the API server has, as the watch brought it.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package pods
 
 import (

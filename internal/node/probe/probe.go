@@ -1,6 +1,8 @@
 // Package probe runs one probe once and says how it ended (L5.20–26). When and
 // how often is decided by core/podlife; the node agent calls Run for each
 // RunProbe action. It must never keep state between runs.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package probe
 
 import (

@@ -4,6 +4,8 @@
 // refers to it, and one watch of services. The volume manager and spec.Assemble
 // read from it. It must never write to the API, but to ask for a token or a
 // certificate on a pod's behalf.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package refs
 
 import (

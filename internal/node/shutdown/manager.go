@@ -4,6 +4,8 @@
 //
 // The node agent drives it, when the user gave it time; without, a shutdown of the
 // machine asks nobody.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package shutdown
 
 import (

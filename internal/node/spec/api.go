@@ -5,6 +5,8 @@
 // refers to, has its files made and calls ContainerConfig. The node agent calls
 // SandboxConfig before RunPodSandbox and Assemble before CreateContainer. The
 // package must never talk to a runtime and never decide whether something runs.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package spec
 
 import (

@@ -5,6 +5,8 @@
 // agent run them, one after the other where two share a name, and publishes what
 // becomes of them to their mirrors. The agent drives both. A mirror never has a
 // say about its pod: deleting it changes nothing on the node.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package static
 
 import (

@@ -3,6 +3,8 @@
 // written that the API server holds already. Conditions and fields of other
 // writers stay as they are. The owner of a pod says Set; the package must never
 // change what it is given and never decide what a status should be.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package status
 
 import (

@@ -4,6 +4,8 @@
 // whose certificate names an allowed user, and, where it can be reached from outside,
 // those whom the API lets (access.go). It must never decide anything about
 // pods; it reads them through Pods.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package stream
 
 import (

@@ -2,6 +2,8 @@
 // group ids (L3.163). The executor asks before it makes a sandbox. The range of a
 // pod is kept in its directory, so that it stays the same over restarts; the
 // package must never hand out ids that another pod of this node has.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package userns
 
 import (

@@ -7,6 +7,8 @@
 // state that must survive: Prepare of a pod that was prepared before (by an
 // earlier process, too) finds its work done. It must never remove data across a
 // mount point and never follow a link that a container could have made.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package volume
 
 import (

@@ -12,6 +12,8 @@
 // csrc/helper.c executes such a program inside the new container and nothing
 // else. Every running process belongs to the pod's monitor (csrc/monitor.c),
 // which outlives this process.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package native
 
 import (

@@ -2,6 +2,8 @@
 // CRI-O, carob's own) as a runtime.Runtime. It passes calls on with the time
 // limits of the kubelet (L0.46) and decides nothing. It must never retry a call
 // that may have had an effect: the agent looks again and decides.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package remote
 
 import (

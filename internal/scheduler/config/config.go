@@ -1,6 +1,8 @@
 // Package config reads a KubeSchedulerConfiguration and turns it into the values that
 // the scheduler works with. It decides nothing about pods and knows no API server; the
 // scheduler and app use it.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package config
 
 import (

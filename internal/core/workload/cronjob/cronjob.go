@@ -4,6 +4,8 @@
 //
 // Like a Job's plan it answers with what is possible now; the driver does it, notes the
 // effects in its picture, and asks again until nothing is left.
+//
+// Contract: docs/spec/workloads.md.
 package cronjob
 
 import (

@@ -6,6 +6,8 @@
 // that each of its writes succeeds. The driver makes them one after the other, stops at
 // the first that fails, and asks again when its watches show what was written. So carob
 // may end between any two writes: what is stored says all that the next pass needs.
+//
+// Contract: docs/spec/workloads.md.
 package deployment
 
 import (

@@ -7,6 +7,8 @@
 // answers with the steps that are possible now; the driver does them, notes their
 // effects in its picture of the world, and asks again until there is nothing left. A
 // crash between any two of them repeats a step and counts nothing twice (W5.31).
+//
+// Contract: docs/spec/workloads.md.
 package job
 
 import (

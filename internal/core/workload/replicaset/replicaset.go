@@ -1,6 +1,8 @@
 // Package replicaset decides what a ReplicaSet or a ReplicationController does: which
 // pods to create and delete so that as many run as it says, and its status (W1).
 // internal/controllers/replicaset drives it; it must never read a clock or the API.
+//
+// Contract: docs/spec/workloads.md.
 package replicaset
 
 import (

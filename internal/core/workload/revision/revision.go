@@ -1,6 +1,8 @@
 // Package revision decides what a ControllerRevision holds: the data from which a template comes back, its name and
 // hash, its number, and which ones an owner keeps. StatefulSets and DaemonSets use it. It is a function of its
 // arguments.
+//
+// Contract: docs/spec/workloads.md.
 package revision
 
 import (

@@ -4,6 +4,8 @@
 // The native runtime drives it, with names of groups as paths below each hierarchy
 // ("/kubepods/pod1/id"). It must never learn what a pod is, touch a group that it was not
 // told of, or write to cgroup.procs (see Entry).
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package cgroups
 
 import (

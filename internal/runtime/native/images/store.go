@@ -15,6 +15,8 @@
 // snapshot: making one costs no database transaction and no fsync.
 //
 // It must never mount anything, start a process of an image, or pull on its own.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package images
 
 import (
