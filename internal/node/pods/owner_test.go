@@ -1,0 +1,248 @@
+package pods
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// A status is published when it differs from the one before; not while the object is gone,
+// and again when it is back.
+func TestStatusIsPublishedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		message := "one"
+		w.script("a", func(podlife.Input) podlife.Output {
+			return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: message}}
+		})
+		a := pod("a", 1)
+		a.Status = corev1.PodStatus{Phase: corev1.PodRunning, Message: "one"} // as an earlier agent wrote it
+		w.Update("api", a)
+		expect := func(what string, want ...string) {
+			t.Helper()
+			if got := w.take(&w.statuses); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+		}
+		expect("first", "a Running one") // whoever writes must know what to keep up
+		w.Changed("a")
+		expect("the same")
+		message = "two"
+		w.Changed("a")
+		expect("another", "a Running two")
+		w.Remove("a")
+		message = "three"
+		w.Changed("a")
+		expect("gone")
+		w.Update("api", a)
+		expect("back", "a Running three")
+		if v, ok := w.Get("ns", "a"); !ok || v.Status.Message != "three" || v.Pod != a {
+			t.Errorf("readers see %+v", v)
+		}
+	})
+}
+
+// begins is a Step that begins actions once, and cancels when it is told to.
+func begins(cancel *bool, actions ...podlife.Action) func(podlife.Input) podlife.Output {
+	begun := false
+	return func(podlife.Input) podlife.Output {
+		out := podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		for _, a := range actions {
+			if !begun {
+				out.Begin = append(out.Begin, podlife.Begin{Action: a})
+			}
+			if *cancel {
+				out.Cancel = append(out.Cancel, a.Key())
+			}
+		}
+		begun = true
+		return out
+	}
+}
+
+// An outcome comes with a picture that is not older. What was cancelled says Aborted,
+// unless it had succeeded.
+func TestOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		cancel := false
+		prepare, pull, create := podlife.PrepareVolumes{}, podlife.PullImage{Container: "c"}, podlife.CreateSandbox{}
+		step := begins(&cancel, prepare, pull, create)
+		var done []string
+		w.script("a", func(in podlife.Input) podlife.Output {
+			for _, o := range in.Done {
+				if in.Observed.Taken.Before(o.At) {
+					t.Errorf("%s ended at %v, the picture is of %v", o.Key, o.At, in.Observed.Taken)
+				}
+				text := string(o.Key)
+				if o.Err != nil {
+					text += " " + o.Err.Reason
+				}
+				done = append(done, text)
+			}
+			return step(in)
+		})
+		w.Update("api", pod("a", 1))
+		p, s := w.action(prepare.Key()), w.action(create.Key())
+		time.Sleep(time.Second)
+		p.end <- Result{Err: &podlife.Failure{Reason: "FailedMount"}}
+		synctest.Wait()
+		cancel = true
+		s.end <- Result{}
+		w.Changed("a")
+		synctest.Wait()
+		slices.Sort(done)
+		if want := []string{"pull/c Aborted", "sandbox/create/0", "volumes/prepare FailedMount"}; !slices.Equal(done, want) {
+			t.Errorf("%q, want %q", done, want)
+		}
+	})
+}
+
+// When the agent stops, a start gets two seconds more: broken off, it would be the end of a
+// container that nobody ended. Others end at once.
+func TestStartsOutliveTheAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		never := false
+		start, pull := podlife.StartContainer{Container: "c"}, podlife.PullImage{Container: "d"}
+		w.script("a", begins(&never, start, pull))
+		w.Update("api", pod("a", 1))
+		s, p := w.action(start.Key()), w.action(pull.Key())
+		began := time.Now()
+		ended := make(chan time.Duration)
+		go func() { w.stop(); ended <- time.Since(began) }()
+		synctest.Wait()
+		if p.ctx.Err() == nil || s.ctx.Err() != nil {
+			t.Errorf("the pull goes on: %v; the start does not: %v", p.ctx.Err() == nil, s.ctx.Err() != nil)
+		}
+		if took := <-ended; took != startTime {
+			t.Errorf("the agent waited %v", took)
+		}
+	})
+}
+
+// Who waits for an image is told that there are others; nobody else looks for that.
+func TestImagesChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.script("waits", func(in podlife.Input) podlife.Output {
+			return podlife.Output{Life: podlife.Syncing, Look: in.Now.Add(10 * time.Second)}
+		})
+		w.Update("api", pod("waits", 1))
+		w.Update("api", pod("runs", 1))
+		synctest.Wait()
+		looks, steps := w.looks, w.count["runs"]
+		w.ImagesChanged()
+		synctest.Wait()
+		if w.looks != looks+1 || w.count["runs"] != steps {
+			t.Errorf("%d looks more, %d Steps of who does not wait", w.looks-looks, w.count["runs"]-steps)
+		}
+		time.Sleep(11 * time.Second) // nobody tells: the picture is too old
+		if synctest.Wait(); w.looks != looks+2 {
+			t.Errorf("%d looks", w.looks-looks)
+		}
+	})
+}
+
+// A runtime that does not answer is asked again, ever more seldom; nothing is decided
+// meanwhile, and the third failure is told (L8.33).
+func TestLooksThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.lookErr = errLook
+		w.Update("api", pod("a", 1))
+		var at []int
+		for i := range 60 {
+			synctest.Wait()
+			if w.looks > len(at) {
+				at = append(at, i)
+			}
+			w.Changed("a") // whatever else comes: no look before its time
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := fmt.Sprint(at); got != "[0 1 3 7 15 31]" {
+			t.Errorf("looked at after %s tenths of a second", got)
+		}
+		if got := w.take(&w.events); !slices.Equal(got, []string{"a FailedSync"}) || w.count["a"] != 0 {
+			t.Errorf("events %q, %d Steps", got, w.count["a"])
+		}
+		w.mu.Lock()
+		w.lookErr = nil
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		w.are("a runs")
+	})
+}
+
+// An owner that is held up is named, with for how long.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		release := make(chan struct{})
+		w.script("a", func(podlife.Input) podlife.Output {
+			<-release
+			return podlife.Output{Life: podlife.Syncing}
+		})
+		w.Update("api", pod("a", 1))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if err := w.Stuck(time.Now(), time.Minute); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if err := w.Stuck(time.Now(), time.Minute); err == nil || !strings.Contains(err.Error(), "ns/a has been waiting for 1m1s") {
+			t.Error(err)
+		}
+		close(release)
+		synctest.Wait()
+		if err := w.Stuck(time.Now().Add(time.Hour), time.Minute); err != nil {
+			t.Errorf("an owner that sleeps: %v", err)
+		}
+	})
+}
+
+// A pod at rest has no owner; a deletion and a removal give it one again.
+func TestAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		life := podlife.Finished
+		w.script("a", func(in podlife.Input) podlife.Output {
+			return podlife.Output{Life: life, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+		})
+		a := pod("a", 1)
+		w.Update("api", a)
+		synctest.Wait()
+		steps := w.count["a"]
+		select {
+		case <-w.Next("a"):
+		default:
+			t.Error("who waits for a pod at rest waits for ever")
+		}
+		w.Update("api", edited(a, func(*corev1.Pod) {}))
+		w.Changed("a")
+		synctest.Wait()
+		if v, ok := w.Get("ns", "a"); w.count["a"] != steps || !ok || v.Status.Phase != corev1.PodSucceeded || v.Life != podlife.Finished {
+			t.Errorf("%d Steps more; readers see %+v", w.count["a"]-steps, v)
+		}
+		if err := w.Stop("a", podlife.Stop{}); err != ErrUnknown {
+			t.Errorf("stopped: %v", err)
+		}
+		w.Update("api", deleted(a))
+		synctest.Wait()
+		if w.count["a"] <= steps || !w.Known("a") {
+			t.Error("a deletion is not worked on")
+		}
+		w.Remove("a")
+		synctest.Wait()
+		if w.Known("a") {
+			t.Error("it is not forgotten")
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package pods
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/podlife"
+)
+
+// Room that pods still hold which the API server does not have any more is waited for, in
+// the order of arrival. Who would not fit beside those that stay is refused at once.
+func TestRoomOfPodsThatAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.Update("api", pod("a", 2))
+		w.are("a runs")
+		w.Remove("a")
+		w.Update("api", pod("b", 2))
+		w.Update("api", pod("c", 1))
+		w.Update("api", pod("d", 1))
+		w.are("a is gone; b waits for room of ns/a (a); c waits for room of ns/a (a); d is refused")
+		w.end("a")
+		w.are("a is gone; b runs; c runs; d is refused")
+		if w.Known("a") {
+			t.Error("a pod of which nothing is left is not forgotten")
+		}
+	})
+}
+
+// A pod that waits has its place: later ones do not take it. When it is deleted, they do.
+func TestWaitingInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.Update("api", pod("a", 3))
+		w.are("a runs")
+		w.Remove("a")
+		b := pod("b", 2)
+		w.Update("api", b)
+		w.Update("api", pod("c", 1))
+		w.are("a is gone; b waits for room of ns/a (a); c waits for room of ns/a (a)")
+		w.Update("api", deleted(b))
+		w.are("a is gone; b runs; c waits for room of ns/a (a)") // b ends; it waits no more
+		w.end("a")
+		w.are("a is gone; b runs; c runs")
+	})
+}
+
+// Of two that wait the first one has the room that is made, as far as it goes.
+func TestFirstWaitsLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.Update("api", pod("a", 2))
+		w.Update("api", pod("x", 2))
+		w.are("a runs; x runs")
+		w.Remove("a")
+		w.Remove("x")
+		w.Update("api", pod("b", 2))
+		w.Update("api", pod("c", 2))
+		w.are("a is gone; b waits for room of ns/a (a), ns/x (x); c waits for room of ns/a (a), ns/x (x); x is gone")
+		w.end("x")
+		w.are("a is gone; b runs; c waits for room of ns/a (a); x is gone")
+		w.end("a")
+		w.are("a is gone; b runs; c runs; x is gone")
+	})
+}
+
+// Others are told to end for a pod once, whatever else makes room meanwhile, and the pod
+// waits for just these (L3.40).
+func TestPreemptionIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.Update("api", pod("a", 1))
+		w.Update("api", pod("b", 1))
+		w.Update("api", pod("c", 1))
+		w.are("a runs; b runs; c runs")
+		w.Update("api", pod("p", 2, "instead-of", "a"))
+		w.are("a ends: Preempting; b runs; c runs; p waits for preemption of ns/a (a)")
+		w.Remove("b")
+		w.end("b")
+		w.are("a ends: Preempting; b is gone; c runs; p waits for preemption of ns/a (a)")
+		if got := w.take(&w.events); !slices.Equal(got, []string{"a Preempting"}) {
+			t.Errorf("events %q", got)
+		}
+		w.end("a")
+		w.are("a ends: Preempting; b is gone; c runs; p runs")
+		if in := w.inputs["a"]; in.Stop.Condition == nil || in.Stop.Condition.Type != corev1.DisruptionTarget {
+			t.Errorf("told %+v", in.Stop)
+		}
+	})
+}
+
+// Admission asks nobody about a pod that ends, and counts nobody who was refused or has ended.
+func TestWhoIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.script("refused", func(podlife.Input) podlife.Output { // its status says so later
+			return podlife.Output{Life: podlife.Terminating, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		})
+		w.Update("api", pod("refused", 3))
+		over := pod("over", 2)
+		over.Status.Phase = corev1.PodSucceeded
+		w.script("over", func(podlife.Input) podlife.Output {
+			return podlife.Output{Life: podlife.Terminated, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
+		})
+		w.Update("api", over)
+		synctest.Wait()
+		w.Update("api", deleted(pod("ending", 5))) // it ran before the agent
+		synctest.Wait()
+		w.Update("api", pod("small", 2))
+		w.are("ending runs; over runs; refused is refused; small is refused")
+		w.Update("api", deleted(pod("ending", 5)))
+		w.Remove("ending")
+		w.end("ending")
+		w.Update("api", pod("next", 2))
+		w.are("ending is gone; next runs; over runs; refused is refused; small is refused")
+	})
+}
+
+// The pods of a source come in the order of their creation; what is missing is gone (L3.4).
+func TestSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		young, old := pod("young", 1), pod("old", 1)
+		young.CreationTimestamp, old.CreationTimestamp = metav1.Unix(2000, 0), metav1.Unix(1000, 0)
+		w.Update("file", pod("static", 0))
+		w.Sync("api", []*corev1.Pod{young, old})
+		w.are("old runs; static runs; young is refused")
+		w.Sync("api", []*corev1.Pod{young})
+		w.are("old is gone; static runs; young is refused")
+	})
+}
+
+// Two resizes that are asked for at once never get the same room: a grant counts from the
+// moment on when it is given, until the pod's owner works with it or the spec moved on.
+func TestResizeClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		a, b := pod("a", 1), pod("b", 1)
+		w.Update("api", a)
+		w.Update("api", b)
+		synctest.Wait()
+		larger := func(p *corev1.Pod) *corev1.Pod {
+			return edited(p, func(c *corev1.Pod) { c.Labels["size"] = "3" })
+		}
+		keep := func(p *corev1.Pod) func(podlife.Input) podlife.Output { // the owner has not taken it over
+			return func(podlife.Input) podlife.Output {
+				return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning}, Allocated: p}
+			}
+		}
+		w.script("a", keep(a))
+		w.script("b", keep(b))
+		a3, b3 := larger(a), larger(b)
+		w.Update("api", a3)
+		w.Update("api", b3)
+		synctest.Wait()
+		if r := w.admitResize(a3); r.Err != nil {
+			t.Fatalf("there is room: %+v", r.Err)
+		}
+		if r := w.admitResize(b3); r.Err == nil || r.Err.Reason != "OutOfroom" || r.Err.Permanent {
+			t.Errorf("the room was given away: %+v", r.Err)
+		}
+		w.Update("api", larger(a3)) // the claim is for a spec that is no more
+		synctest.Wait()
+		if r := w.admitResize(b3); r.Err != nil {
+			t.Errorf("a claim of an older spec counts: %+v", r.Err)
+		}
+		w.script("b", nil) // its owner works with what was granted
+		w.Changed("b")
+		synctest.Wait()
+		if r := w.admitResize(a3); r.Err == nil {
+			t.Error("what an owner works with does not count")
+		}
+		if r := w.admitResize(pod("unknown", 1)); r.Err == nil || r.Err.Reason != podlife.Aborted {
+			t.Errorf("a pod that is not here: %+v", r.Err)
+		}
+	})
+}
+
+// Room that was made is given to resizes that wait, and everybody is told to ask (L3.123).
+func TestRoomForResizes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		a, b := pod("a", 1), pod("b", 3)
+		w.Update("api", a)
+		w.Update("api", b)
+		synctest.Wait()
+		larger := edited(a, func(c *corev1.Pod) { c.Labels["size"] = "4" })
+		var vacated []int64
+		w.script("a", func(in podlife.Input) podlife.Output {
+			vacated = append(vacated, in.Node.Vacated)
+			st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodResizePending, Reason: corev1.PodReasonDeferred, LastTransitionTime: metav1.NewTime(time.Now())},
+			}}
+			return podlife.Output{Life: podlife.Syncing, Status: st, Allocated: a, Waits: []podlife.Wait{{For: "resize"}}}
+		})
+		w.Update("api", larger)
+		synctest.Wait()
+		if r := w.admitResize(larger); r.Err == nil {
+			t.Fatal("there is no room")
+		}
+		before := len(vacated)
+		w.Remove("b")
+		w.end("b")
+		if len(vacated) == before || vacated[len(vacated)-1] <= vacated[0] {
+			t.Errorf("who waits for a resize is not told of room: %v", vacated)
+		}
+		w.Update("api", pod("c", 1))
+		w.are("a runs; b is gone; c is refused") // the room is a's
+	})
+}
