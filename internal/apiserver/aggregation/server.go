@@ -174,6 +174,10 @@ func (s *Server) Run(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "API servers behind this one can't be looked after")
 		return
 	}
+	s.run(ctx, client)
+}
+
+func (s *Server) run(ctx context.Context, client clientset.Interface) {
 	timer := time.NewTimer(0)
 	<-timer.C
 	for {

@@ -1,0 +1,501 @@
+package aggregation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/fake"
+)
+
+// groups notes what it is told, as "+g:v2,v1 100" and "-g".
+type groups struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (g *groups) AddGroup(group metav1.APIGroup, priority int32) {
+	var versions []string
+	for _, v := range group.Versions {
+		versions = append(versions, v.Version)
+	}
+	g.tell(fmt.Sprintf("+%s:%s %d", group.Name, strings.Join(versions, ","), priority))
+}
+
+func (g *groups) RemoveGroup(name string) { g.tell("-" + name) }
+
+func (g *groups) tell(s string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = append(g.told, s)
+}
+
+// take returns what it was told since it was asked last.
+func (g *groups) take() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer func() { g.told = nil }()
+	return g.told
+}
+
+// resolver finds each service where at says, or not.
+type resolver struct{ err error }
+
+func (r *resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	return &url.URL{Scheme: "https", Host: fmt.Sprintf("%s.%s:%d", name, namespace, port)}, nil
+}
+
+// backend is the server behind an APIService, without a network.
+type backend struct {
+	mu     sync.Mutex
+	code   int
+	body   string
+	header http.Header
+	err    error
+	asked  []*http.Request
+}
+
+func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = append(b.asked, r)
+	if b.err != nil {
+		return nil, b.err
+	}
+	body, code := "{}", http.StatusOK
+	if !strings.HasPrefix(r.URL.Path, "/openapi/") {
+		body, code = b.body, b.code
+	}
+	return &http.Response{StatusCode: code, Header: b.header.Clone(), Body: io.NopCloser(strings.NewReader(body)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+}
+
+// looks counts how often the backend was asked what it serves.
+func (b *backend) looks() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.asked {
+		if strings.HasPrefix(r.URL.Path, "/apis/") {
+			n++
+		}
+	}
+	return n
+}
+
+const resources = `{"kind":"APIResourceList","groupVersion":"g/v1","resources":[{"name":"things","namespaced":true,"kind":"Thing","verbs":["get"]}]}`
+
+func newServer() (*Server, *groups) {
+	g, known := &groups{}, runtime.NewScheme()
+	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
+	return New(Config{Resolver: &resolver{}, Groups: g, Aggregated: aggregated.NewResourceManager("apis"), Serializer: serializer.NewCodecFactory(known),
+		Next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })}), g
+}
+
+func apiService(version, group string, groupPriority, versionPriority int32) *apiregistrationv1.APIService {
+	return &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: version + "." + group}, Spec: apiregistrationv1.APIServiceSpec{Group: group, Version: version,
+		GroupPriorityMinimum: groupPriority, VersionPriority: versionPriority, Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
+}
+
+// change tells s of an APIService, as the store does.
+func change(s *Server, o *apiregistrationv1.APIService) { s.Changed(o.Name, o) }
+
+// put makes b what answers for an APIService.
+func put(s *Server, version, group string, b *backend) *remote {
+	r := s.remotes[schema.GroupVersion{Group: group, Version: version}]
+	st := *r.state.Load()
+	st.transport = b
+	r.state.Store(&st)
+	return r
+}
+
+// The list of groups follows the APIServices: versions by priority, then as Kubernetes sorts them, the group by the
+// greatest priority that one of its versions asks for.
+func TestGroupsFollowAPIServices(t *testing.T) {
+	s, g := newServer()
+	for _, step := range []struct {
+		name string
+		do   func()
+		told []string
+	}{
+		{"first version", func() { change(s, apiService("v1beta1", "g", 100, 10)) }, []string{"+g:v1beta1 100"}},
+		{"a newer one of the same priority", func() { change(s, apiService("v1", "g", 50, 10)) }, []string{"+g:v1,v1beta1 100"}},
+		{"an older one of a greater priority", func() { change(s, apiService("v1alpha1", "g", 300, 20)) }, []string{"+g:v1alpha1,v1,v1beta1 300"}},
+		{"the same again", func() { change(s, apiService("v1", "g", 50, 10)) }, nil},
+		{"another priority", func() { change(s, apiService("v1", "g", 50, 30)) }, []string{"+g:v1,v1alpha1,v1beta1 300"}},
+		{"one becomes the server's own", func() {
+			o := apiService("v1alpha1", "g", 300, 20)
+			o.Spec.Service = nil
+			change(s, o)
+		}, []string{"+g:v1,v1beta1 100"}},
+		{"one is deleted", func() { s.Changed("v1.g", nil) }, []string{"+g:v1beta1 100"}},
+		{"it is deleted twice", func() { s.Changed("v1.g", nil) }, nil},
+		{"one that nobody knows is deleted", func() { s.Changed("v1.other", nil) }, nil},
+		{"the last is deleted", func() { s.Changed("v1beta1.g", nil) }, []string{"-g"}},
+	} {
+		step.do()
+		if told := g.take(); !slices.Equal(told, step.told) {
+			t.Errorf("%s: told %q, want %q", step.name, told, step.told)
+		}
+	}
+}
+
+// Whoever else serves a group hears that foreign servers take it, and when they let go.
+func TestTakenGroups(t *testing.T) {
+	s, _ := newServer()
+	taken := map[string]bool{}
+	s.cfg.Taken = func(group string, is bool) { taken[group] = is }
+	change(s, apiService("v1", "g", 1, 1))
+	change(s, apiService("v2", "g", 1, 1))
+	if s.Changed("v1.g", nil); !taken["g"] {
+		t.Error("a version is left, and the group is free")
+	}
+	if s.Changed("v2.g", nil); taken["g"] {
+		t.Error("no version is left, and the group is taken")
+	}
+}
+
+// A request goes to who answers for its group and version, all others to the next handler.
+func TestRequestsGoToTheirServer(t *testing.T) {
+	s, _ := newServer()
+	ask := func(path string) int {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code
+	}
+	if code := ask("/apis/g/v1/things"); code != http.StatusTeapot {
+		t.Errorf("without any: %d", code)
+	}
+	change(s, apiService("v1", "g", 1, 1))
+	for path, want := range map[string]int{
+		"/apis/g":               http.StatusOK, // its versions, from the APIServices
+		"/apis/g/v1":            http.StatusServiceUnavailable,
+		"/apis/g/v1/things":     http.StatusServiceUnavailable,
+		"/apis/g/v2":            http.StatusTeapot,
+		"/apis/other":           http.StatusTeapot,
+		"/apis/other/v1/things": http.StatusTeapot,
+		"/apis":                 http.StatusTeapot,
+	} {
+		if code := ask(path); code != want {
+			t.Errorf("%s: %d, want %d", path, code, want)
+		}
+	}
+}
+
+// What a look finds is the reason that users see.
+func TestLooks(t *testing.T) {
+	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, "s")
+	for name, tc := range map[string]struct {
+		resolve error
+		backend *backend
+		reason  string
+		message string
+	}{
+		"it answers":             {nil, &backend{code: 200, body: resources}, "Passed", ""},
+		"no such service":        {notFound, &backend{}, "ServiceNotFound", `service/s in "ns" is not present`},
+		"another port":           {errors.New("no service port 443 found"), &backend{}, "ServicePortError", "is not listening on port 443"},
+		"nobody behind it":       {errors.New("no endpoints"), &backend{}, "MissingEndpoints", "have no addresses"},
+		"no connection":          {nil, &backend{err: errors.New("refused")}, "FailedDiscoveryCheck", "refused"},
+		"an error":               {nil, &backend{code: 500, body: resources}, "FailedDiscoveryCheck", "bad status"},
+		"not JSON":               {nil, &backend{code: 200, body: "<html>"}, "FailedDiscoveryCheck", "no list of resources"},
+		"a redirect":             {nil, &backend{code: 302, header: http.Header{"Location": {"https://elsewhere/"}}}, "FailedDiscoveryCheck", "bad status"},
+		"nothing that it serves": {nil, &backend{code: 200, body: `{}`}, "Passed", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newServer()
+			s.cfg.Resolver = &resolver{tc.resolve}
+			change(s, apiService("v1", "g", 1, 1))
+			r := put(s, "v1", "g", tc.backend)
+			r.check(t.Context())
+			st := r.state.Load()
+			if st.reason != tc.reason || (st.err == nil) != (tc.reason == "Passed") {
+				t.Errorf("%s: %v, want %s", st.reason, st.err, tc.reason)
+			}
+			if st.err != nil && !strings.Contains(st.err.Error(), tc.message) {
+				t.Errorf("%v, want %q", st.err, tc.message)
+			}
+			if n := len(tc.backend.asked); tc.resolve != nil && n != 0 || tc.resolve == nil && n == 0 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+	}
+}
+
+// A server that fails is looked at after 1, 2, 4 … s and at last every half a minute; one that answers, each half minute.
+func TestNextLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newServer()
+		change(s, apiService("v1", "g", 1, 1))
+		b := &backend{err: errors.New("away")}
+		r := put(s, "v1", "g", b)
+		for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+			if r.check(t.Context()); time.Until(r.due) != want*time.Second {
+				t.Errorf("next look after %v, want %v s", time.Until(r.due), want)
+			}
+		}
+		b.err, b.code, b.body = nil, http.StatusOK, resources
+		if r.check(t.Context()); time.Until(r.due) != healthyPeriod {
+			t.Errorf("a healthy one after %v", time.Until(r.due))
+		}
+		b.err = errors.New("away again")
+		if r.check(t.Context()); time.Until(r.due) != sickPeriod {
+			t.Errorf("one that fails anew after %v", time.Until(r.due))
+		}
+	})
+}
+
+// The loop of the looks: it looks at a new server at once, at one that answers each half minute, and at one that is
+// gone never again.
+func TestLooksFollowTheAPIServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newServer()
+		client := fake.NewSimpleClientset()
+		change(s, apiService("v1", "g", 1, 1))
+		b := &backend{code: http.StatusOK, body: resources}
+		put(s, "v1", "g", b)
+		if next := s.look(t.Context(), client); next != healthyPeriod || b.looks() != 1 {
+			t.Errorf("next after %v, %d looks", next, b.looks())
+		}
+		time.Sleep(10 * time.Second)
+		change(s, apiService("v2", "g", 1, 1)) // another one wakes the loop early
+		other := &backend{err: errors.New("away")}
+		put(s, "v2", "g", other)
+		if next := s.look(t.Context(), client); next != sickPeriod || b.looks() != 1 || other.looks() != 1 {
+			t.Errorf("next after %v, %d and %d looks", next, b.looks(), other.looks())
+		}
+		s.Changed("v2.g", nil)
+		if next := s.look(t.Context(), client); next != healthyPeriod-10*time.Second || other.looks() != 1 {
+			t.Errorf("next after %v, %d looks at what is gone", next, other.looks())
+		}
+		s.Changed("v1.g", nil)
+		if next := s.look(t.Context(), client); next != 0 {
+			t.Errorf("next after %v without any", next)
+		}
+	})
+}
+
+// An answer that comes after its APIService was replaced is nobody's any more.
+func TestLateAnswersAreDropped(t *testing.T) {
+	s, _ := newServer()
+	change(s, apiService("v1", "g", 1, 1))
+	old := put(s, "v1", "g", &backend{code: http.StatusOK, body: resources})
+	moved := apiService("v1", "g", 1, 1)
+	moved.Spec.Service.Name = "elsewhere"
+	change(s, moved)
+	old.check(t.Context())
+	s.publish(old)
+	r := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}]
+	if r == old || r.discovery().Freshness != "Stale" {
+		t.Errorf("the new one is %+v", r.discovery())
+	}
+	published := func() string {
+		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/apis", nil)
+		req.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		s.aggregated.ServeHTTP(w, req)
+		return w.Body.String()
+	}
+	if text := published(); strings.Contains(text, "things") {
+		t.Errorf("published: %s", text)
+	}
+	put(s, "v1", "g", &backend{code: http.StatusOK, body: resources}).check(t.Context())
+	if s.publish(r); !strings.Contains(published(), "things") {
+		t.Errorf("not published: %s", published())
+	}
+}
+
+// The condition Available is written when it changed, with the time at which its status did, and only for the
+// APIService that was looked at.
+func TestReport(t *testing.T) {
+	condition := func(status apiregistrationv1.ConditionStatus, reason, message string) apiregistrationv1.APIServiceCondition {
+		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Unix(1000, 0)}
+	}
+	for name, tc := range map[string]struct {
+		stored *apiregistrationv1.APIServiceCondition
+		moved  bool // the stored one names another service
+		err    error
+		writes int
+		keeps  bool // the time of the transition
+	}{
+		"first":                   {nil, false, nil, 1, false},
+		"as it was":               {new(condition("True", "Passed", "all checks passed")), false, nil, 0, true},
+		"it fails now":            {new(condition("True", "Passed", "all checks passed")), false, errors.New("away"), 1, false},
+		"it fails in another way": {new(condition("False", "MissingEndpoints", "none")), false, errors.New("away"), 1, true},
+		"replaced meanwhile":      {nil, true, nil, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newServer()
+			o := apiService("v1", "g", 1, 1)
+			change(s, o)
+			if tc.stored != nil {
+				o.Status.Conditions = []apiregistrationv1.APIServiceCondition{*tc.stored}
+			}
+			if tc.moved {
+				o.Spec.Service.Name = "elsewhere"
+			}
+			client := fake.NewSimpleClientset(o)
+			r := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}]
+			st := &state{reason: "Passed", err: tc.err}
+			if tc.err != nil {
+				st.reason = "FailedDiscoveryCheck"
+			}
+			r.state.Store(st)
+			if err := r.report(t.Context(), client); err != nil {
+				t.Fatal(err)
+			}
+			writes := 0
+			for _, a := range client.Actions() {
+				if a.GetVerb() == "update" && a.GetSubresource() == "status" {
+					writes++
+				}
+			}
+			got, err := client.ApiregistrationV1().APIServices().Get(t.Context(), o.Name, metav1.GetOptions{})
+			if err != nil || writes != tc.writes {
+				t.Fatalf("%v, %d writes, want %d", err, writes, tc.writes)
+			}
+			if len(got.Status.Conditions) > 0 && got.Status.Conditions[0].LastTransitionTime.Equal(new(metav1.Unix(1000, 0))) != tc.keeps {
+				t.Errorf("since %v", got.Status.Conditions[0].LastTransitionTime)
+			}
+		})
+	}
+	s, _ := newServer()
+	change(s, apiService("v1", "g", 1, 1))
+	if err := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}].report(t.Context(), fake.NewSimpleClientset()); err != nil {
+		t.Errorf("deleted meanwhile: %v", err)
+	}
+}
+
+// pass sends a request through a server that answers.
+func pass(t *testing.T, b *backend, who user.Info, header http.Header) *httptest.ResponseRecorder {
+	t.Helper()
+	s, _ := newServer()
+	change(s, apiService("v1", "g", 1, 1))
+	r := put(s, "v1", "g", b)
+	st := *r.state.Load()
+	st.err = nil
+	r.state.Store(&st)
+	req := httptest.NewRequest(http.MethodGet, "/apis/g/v1/things?watch=1", nil)
+	req.Header = header
+	ctx := req.Context()
+	if who != nil {
+		ctx = apirequest.WithUser(ctx, who)
+	}
+	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, req.WithContext(ctx))
+	return w
+}
+
+// A client that says who it is in the headers of the proxy is not believed: the server behind sees whom this one has
+// authenticated.
+func TestClientsCannotNameThemselves(t *testing.T) {
+	b := &backend{code: http.StatusOK, body: "{}"}
+	w := pass(t, b, &user.DefaultInfo{Name: "eve", UID: "7", Groups: []string{"guests"}, Extra: map[string][]string{"from": {"here"}}}, http.Header{
+		"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Uid": {"0"}, "X-Remote-Extra-Scopes": {"all"},
+	})
+	if w.Code != http.StatusOK || len(b.asked) != 1 {
+		t.Fatal(w.Code, w.Body)
+	}
+	r := b.asked[0]
+	if r.URL.String() != "https://s.ns:443/apis/g/v1/things?watch=1" {
+		t.Error(r.URL)
+	}
+	got := map[string][]string{}
+	for k, v := range r.Header {
+		if k = strings.ToLower(k); strings.HasPrefix(k, "x-remote-") {
+			got[k] = v
+		}
+	}
+	want := map[string][]string{"x-remote-user": {"eve"}, "x-remote-group": {"guests"}, "x-remote-uid": {"7"}, "x-remote-extra-from": {"here"}}
+	for k := range got {
+		if !slices.Equal(got[k], want[k]) {
+			t.Errorf("%s: %q, want %q", k, got[k], want[k])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What can't be passed on is refused.
+func TestRefusedRequests(t *testing.T) {
+	if w := pass(t, &backend{}, nil, nil); w.Code != http.StatusInternalServerError {
+		t.Errorf("without a user: %d", w.Code)
+	}
+	if w := pass(t, &backend{err: errors.New("away")}, &user.DefaultInfo{Name: "u"}, nil); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("no connection: %d", w.Code)
+	}
+	// A redirect would lead the client, with its credential, to wherever the server behind wants.
+	elsewhere := &backend{code: http.StatusFound, header: http.Header{"Location": {"https://elsewhere/"}}}
+	if w := pass(t, elsewhere, &user.DefaultInfo{Name: "u"}, nil); w.Code == http.StatusFound || w.Header().Get("Location") != "" {
+		t.Errorf("redirected: %d %v", w.Code, w.Header())
+	}
+}
+
+// Whoever asks for the documents of a server that is away gets the others'.
+func TestDocumentsOfServersThatAnswer(t *testing.T) {
+	s, _ := newServer()
+	for _, v := range []string{"v1", "v2", "v3"} {
+		change(s, apiService(v, "g", 1, 1))
+	}
+	set := func(version string, st state) {
+		s.remotes[schema.GroupVersion{Group: "g", Version: version}].state.Store(&st)
+	}
+	set("v1", state{v2: []byte("{}"), v2Tag: `"a"`, v3: map[string]string{"apis/g/v1": "/openapi/v3/apis/g/v1?hash=H"}})
+	set("v2", state{v2: []byte("{}"), v2Tag: `"a"`}) // the same server, the same document
+	set("v3", state{v2: []byte("{}"), v2Tag: `"b"`, err: errors.New("away")})
+	if docs := s.V2(); len(docs) != 1 || !strings.HasPrefix(docs[0].Hash, "a") {
+		t.Errorf("%+v", docs)
+	}
+	if docs := s.V3(); len(docs) != 1 || docs["apis/g/v1"].Hash != "H" {
+		t.Errorf("%+v", docs)
+	}
+}
+
+// Run ends with its context, whether it was ever woken or not.
+func TestNobodyWakesTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newServer()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.run(ctx, fake.NewSimpleClientset())
+		}()
+		time.Sleep(time.Hour)
+		change(s, apiService("v1", "g", 1, 1))
+		b := &backend{code: http.StatusOK, body: resources}
+		put(s, "v1", "g", b)
+		time.Sleep(10 * time.Minute)
+		if n := b.looks(); n < 20 || n > 21 {
+			t.Errorf("%d looks in ten minutes", n)
+		}
+		s.Changed("v1.g", nil)
+		before := b.looks()
+		time.Sleep(time.Hour)
+		if b.looks() != before {
+			t.Error("it looks at what is gone")
+		}
+		cancel()
+		<-ended
+	})
+}

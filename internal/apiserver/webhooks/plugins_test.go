@@ -1,0 +1,220 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/component-base/compatibility"
+)
+
+func attributes(op admission.Operation) admission.Attributes {
+	return admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "ns", "x",
+		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", op, nil, false, &user.DefaultInfo{Name: "u"})
+}
+
+// plugin says what it is asked, and answers with an error.
+type plugin struct {
+	name    string
+	handles admission.Operation
+	asked   *[]string
+	err     error
+}
+
+func (p plugin) Handles(op admission.Operation) bool { return op == p.handles }
+func (p plugin) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	*p.asked = append(*p.asked, "admit "+p.name)
+	return p.err
+}
+
+func (p plugin) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	*p.asked = append(*p.asked, "validate "+p.name)
+	return p.err
+}
+
+// both asks for mutation, then for validation, as a write does.
+func both(ctx context.Context, p *Plugins) error {
+	a := attributes(admission.Create)
+	return errors.Join(p.Admit(ctx, a, nil), p.Validate(ctx, a, nil))
+}
+
+// Without a webhook or policy every write passes at once, and nothing is made.
+func TestNothingIsAskedBeforeActivate(t *testing.T) {
+	p := NewPlugins(Config{Client: func() *restclient.Config { t.Error("a client is made"); return nil }})
+	if p.Handles(admission.Create) {
+		t.Error("it handles writes")
+	}
+	if err := both(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.Run(ctx) // ends without having been woken
+}
+
+// A write that comes after the first webhook was stored and before the plugins are made waits for them: none slips
+// past. Whoever gives up hears so.
+func TestWritesWaitForThePlugins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPlugins(Config{})
+		p.Activate()
+		p.Activate() // a second object
+		if !p.Handles(admission.Create) {
+			t.Error("it does not handle writes")
+		}
+		impatient, cancel := context.WithCancel(t.Context())
+		var asked []string
+		done, gaveUp := make(chan error, 1), make(chan error, 1)
+		go func() { done <- both(t.Context(), p) }()
+		go func() { gaveUp <- p.Validate(impatient, attributes(admission.Create), nil) }()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatal("a write did not wait")
+		default:
+		}
+		cancel()
+		if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up: %v", err)
+		}
+		c := p.active.Load()
+		c.mutating = []admission.MutationInterface{plugin{"policy", admission.Create, &asked, nil}, plugin{"delete", admission.Delete, &asked, nil},
+			plugin{"webhook", admission.Create, &asked, nil}}
+		c.validating = []admission.ValidationInterface{plugin{"policy", admission.Create, &asked, nil}, plugin{"webhook", admission.Create, &asked, nil}}
+		close(c.made)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if want := []string{"admit policy", "admit webhook", "validate policy", "validate webhook"}; !slices.Equal(asked, want) {
+			t.Errorf("asked %q, want %q", asked, want)
+		}
+	})
+}
+
+// The first plugin that refuses has the last word.
+func TestRefusalEndsTheChain(t *testing.T) {
+	p := NewPlugins(Config{})
+	p.Activate()
+	var asked []string
+	c := p.active.Load()
+	no := errors.New("no")
+	c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &asked, no}, plugin{"b", admission.Create, &asked, nil}}
+	c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &asked, no}, plugin{"b", admission.Create, &asked, nil}}
+	close(c.made)
+	if err := p.Admit(t.Context(), attributes(admission.Create), nil); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	if err := p.Validate(t.Context(), attributes(admission.Create), nil); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	if want := []string{"admit a", "validate a"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+}
+
+// Plugins that can't be made refuse every write: an object that forbids something is stored.
+func TestPluginsThatCannotBeMadeRefuse(t *testing.T) {
+	p := NewPlugins(Config{Client: func() *restclient.Config { return &restclient.Config{Host: "://"} }})
+	p.Activate()
+	p.Run(t.Context())
+	for range 2 {
+		if err := both(t.Context(), p); err == nil || strings.Count(err.Error(), "not available") != 2 {
+			t.Error(err)
+		}
+	}
+}
+
+// unreachable is an API server that is not there.
+type unreachable struct{}
+
+func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("not there")
+}
+
+// All four plugins of upstream are made: two that mutate, two that validate.
+func TestPluginsAreMade(t *testing.T) {
+	p := NewPlugins(Config{
+		Client: func() *restclient.Config { return &restclient.Config{Host: "http://x", Transport: unreachable{}} },
+		Authorizer: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionDeny, "", nil
+		}),
+		Version:       compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.36"),
+		Resolver:      webhookutil.NewDefaultServiceResolver(),
+		Wrapper:       func(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver { return r },
+		Configuration: func(string) io.Reader { return nil },
+	})
+	p.Activate()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); p.Run(ctx) }()
+	c, err := p.wait(t.Context())
+	if err != nil || len(c.mutating) != 2 || len(c.validating) != 2 {
+		t.Errorf("%v: %+v", err, c)
+	}
+	cancel()
+	<-ended
+}
+
+func TestCheckConfiguration(t *testing.T) {
+	const good = "apiVersion: apiserver.config.k8s.io/v1\nkind: WebhookAdmissionConfiguration\nkubeConfigFile: /etc/webhooks\n"
+	for name, tc := range map[string]struct {
+		mutating, validating string
+		wrong                string
+	}{
+		"none":             {},
+		"both":             {good, good, ""},
+		"one unknown kind": {good, "apiVersion: v1\nkind: Pod\n", "ValidatingAdmissionWebhook"},
+		"no YAML":          {"{", "", "MutatingAdmissionWebhook"},
+		"relative path":    {"", strings.Replace(good, "/etc", "etc", 1), "ValidatingAdmissionWebhook"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := CheckConfiguration(func(plugin string) io.Reader {
+				text := map[string]string{"MutatingAdmissionWebhook": tc.mutating, "ValidatingAdmissionWebhook": tc.validating}[plugin]
+				if text == "" {
+					return nil
+				}
+				return strings.NewReader(text)
+			})
+			if (err != nil) != (tc.wrong != "") || err != nil && !strings.Contains(err.Error(), tc.wrong) {
+				t.Errorf("%v, want %q", err, tc.wrong)
+			}
+		})
+	}
+}
+
+// wantsExclusion is a policy plugin that says what it must leave alone.
+type wantsExclusion struct {
+	admission.Interface
+	excluded []schema.GroupResource
+}
+
+func (*wantsExclusion) ValidateInitialization() error { return nil }
+
+func (w *wantsExclusion) SetExcludedAdmissionResources(r []schema.GroupResource) { w.excluded = r }
+
+// A policy for everything must not lock everybody out: reviews are questions and always answered.
+func TestReviewsAreLeftAlone(t *testing.T) {
+	w := &wantsExclusion{}
+	exclude{}.Initialize(w)
+	for _, name := range []string{"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews", "selfsubjectrulesreviews"} {
+		if !slices.Contains(w.excluded, schema.GroupResource{Group: "authorization.k8s.io", Resource: name}) {
+			t.Errorf("%s can be refused", name)
+		}
+	}
+	for _, name := range []string{"tokenreviews", "selfsubjectreviews"} {
+		if !slices.Contains(w.excluded, schema.GroupResource{Group: "authentication.k8s.io", Resource: name}) {
+			t.Errorf("%s can be refused", name)
+		}
+	}
+}
