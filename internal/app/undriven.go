@@ -11,7 +11,6 @@ func undriven() map[schema.GroupResource]string {
 		{Resource: "persistentvolumeclaims"}:                           "carob has no volume controller yet: it is stored, and stays Pending",
 		{Group: "networking.k8s.io", Resource: "networkpolicies"}:      "carob does not enforce network policies yet: it is stored, all traffic goes on",
 		{Group: "networking.k8s.io", Resource: "ingresses"}:            "carob has no ingress controller: it is stored until you run one",
-		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:   "carob has no autoscaler yet: it is stored, nothing is scaled",
 		{Group: "resource.k8s.io", Resource: "resourceclaims"}:         "carob does not allocate devices yet: it is stored, and stays pending",
 		{Group: "resource.k8s.io", Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/accounttokens"
+	"carob/internal/controllers/autoscaler"
 	"carob/internal/controllers/bootstrap"
 	"carob/internal/controllers/certificates"
 	"carob/internal/controllers/cronjob"
@@ -132,12 +133,12 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
 	statefulSets, daemonSets := source.StatefulSets(watcher), source.DaemonSets(watcher)
 	revisions, claims := source.Revisions(watcher), source.VolumeClaims(watcher)
-	jobs, cronJobs := source.Jobs(watcher), source.CronJobs(watcher)
+	jobs, cronJobs, autoscalers := source.Jobs(watcher), source.CronJobs(watcher), source.Autoscalers(watcher)
 	deployments, sets, replicationControllers := source.Deployments(watcher), source.ReplicaSets(watcher), source.ReplicationControllers(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
-			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, deployments, sets, replicationControllers},
+			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, autoscalers, deployments, sets, replicationControllers},
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
@@ -180,6 +181,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"cronjob-controller", func(c Clients) (controller, error) {
 			return cronjob.New(c.Kubernetes, m.recorder("cronjob-controller"), cronJobs, jobs)
+		}},
+		{"horizontal-pod-autoscaler", func(c Clients) (controller, error) {
+			return autoscaler.New(c.Kubernetes, m.recorder("horizontal-pod-autoscaler"), m.inventory, autoscalers, pods)
 		}},
 		{"ttl-after-finished-controller", func(c Clients) (controller, error) {
 			return ttlafterfinished.New(c.Kubernetes, jobs)

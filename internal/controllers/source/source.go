@@ -6,6 +6,7 @@ package source
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -173,6 +174,11 @@ func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w
 // Jobs watches all Jobs, indexed ByController and by namespace.
 func Jobs(c kubernetes.Interface) *Watch {
 	return newWatch(c, c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta, byController())
+}
+
+// Autoscalers watches all horizontal pod autoscalers.
+func Autoscalers(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll), &autoscalingv2.HorizontalPodAutoscaler{}, fields.Everything(), slimMeta, nil)
 }
 
 // CronJobs watches all CronJobs.

@@ -164,6 +164,33 @@ func (p *plan) follow() {
 	if len(p.status.Active) == 0 {
 		p.status.Active = nil
 	}
+	for _, j := range p.in.Jobs {
+		if at, ok := p.ours(j); ok && FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
+			p.take(j, at)
+		}
+	}
+}
+
+// ours returns the time for which this controller made a Job. One that is in no status
+// was made right before a crash, or its answer was lost: it counts like any other, so
+// that Forbid and Replace hold.
+func (p *plan) ours(j *batchv1.Job) (time.Time, bool) {
+	at, err := time.Parse(time.RFC3339, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
+	return at, err == nil && j.Name == Name(p.cj, at) && j.DeletionTimestamp == nil
+}
+
+func (p *plan) active(uid types.UID) bool {
+	return slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.UID == uid })
+}
+
+// take notes a Job that was started for a time.
+func (p *plan) take(j *batchv1.Job, at time.Time) {
+	p.status.Active = append(p.status.Active, corev1.ObjectReference{
+		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
+	})
+	if last := p.status.LastScheduleTime; last == nil || at.After(last.Time) {
+		p.status.LastScheduleTime = &metav1.Time{Time: at}
+	}
 }
 
 // warn tells of Jobs that run though nobody here started them (W6.25), and of a zone in
@@ -174,7 +201,7 @@ func (p *plan) warn() {
 			spec.Schedule, "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/")
 	}
 	for _, j := range p.in.Jobs {
-		if FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.UID == j.UID }) {
+		if FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
 			p.event(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
 		}
 	}
@@ -270,24 +297,16 @@ func (p *plan) start(due, from time.Time) {
 	if many(from, p.in.Now, p.in.Schedule) {
 		p.event(corev1.EventTypeWarning, "TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
-	// One of this name that is ours was made by a turn that did not get any further.
+	// One of this name was made for this time, and is over already.
 	i := slices.IndexFunc(p.in.Jobs, func(j *batchv1.Job) bool { return j.Name == name && !p.in.Deleted[j.UID] })
-	active := slices.Clone(p.status.Active)
-	if i >= 0 {
-		// One that makes room for itself would never run.
-		active = slices.DeleteFunc(active, func(r corev1.ObjectReference) bool { return r.UID == p.in.Jobs[i].UID })
-	}
+	active := p.status.Active
 	switch {
 	case spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0: // W6.16
 		p.event(corev1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
 	case spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent && len(active) > 0: // W6.17
 		p.out.Replace, p.out.Events = active, nil
 	case i >= 0:
-		j := p.in.Jobs[i]
-		p.status.Active = append(p.status.Active, corev1.ObjectReference{
-			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
-		})
-		p.status.LastScheduleTime = &metav1.Time{Time: due}
+		p.take(p.in.Jobs[i], due)
 		p.out.Events = nil // they came with the creation
 	default:
 		p.out.Create = p.job(name, due)

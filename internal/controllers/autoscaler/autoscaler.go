@@ -1,0 +1,271 @@
+// Package autoscaler sizes the targets of HorizontalPodAutoscalers: it drives
+// core/workload/autoscaler. The controller manager runs it; it must never decide a size.
+package autoscaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/autoscaler"
+)
+
+// Kinds finds the resource of a kind.
+type Kinds interface {
+	Resolve(schema.GroupVersionKind) (inventory.Kind, bool)
+	Synced() <-chan struct{}
+}
+
+// Controller drives autoscalers. Its key is one's namespace/name.
+type Controller struct {
+	*loop.Loop
+	client     kubernetes.Interface
+	events     record.EventRecorder
+	kinds      Kinds
+	hpas, pods *source.Watch
+	scales     scales
+	metrics    metrics
+
+	mu    sync.Mutex
+	known map[string]known // by key
+}
+
+// known is what is remembered of an autoscaler.
+type known struct {
+	uid      types.UID
+	selector labels.Selector // of its target's pods; nil before the first pass
+	memory   autoscaler.Memory
+}
+
+// scales reads and writes the scale of targets.
+type scales interface {
+	get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error)
+	put(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale) error
+}
+
+// metrics reads what one metric says of the pods of a target.
+type metrics interface {
+	sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec, selector labels.Selector) autoscaler.Sample
+}
+
+// New returns a controller; pods are indexed by namespace.
+func New(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch) (*Controller, error) {
+	raw := func() rest.Interface { return client.CoreV1().RESTClient() }
+	return newController(client, events, kinds, hpas, pods, restScales{raw}, restMetrics{raw, kinds})
+}
+
+func newController(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch, s scales, m metrics) (*Controller, error) {
+	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m, known: map[string]known{}}
+	c.Loop = loop.New("autoscaler", 5, c.reconcile)
+	err := hpas.OnChange(func(before, after metav1.Object) {
+		o := after
+		if o == nil {
+			o = before
+		}
+		// Its own status wakes nobody: between two passes lies the period (W7.10).
+		old, ok := before.(*autoscalingv2.HorizontalPodAutoscaler)
+		now, also := after.(*autoscalingv2.HorizontalPodAutoscaler)
+		if !ok || !also || !equality.Semantic.DeepEqual(old.Spec, now.Spec) {
+			c.Add(o.GetNamespace() + "/" + o.GetName())
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("autoscaler: watch autoscalers: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	hpa := source.Get[*autoscalingv2.HorizontalPodAutoscaler](c.hpas, key)
+	if hpa == nil {
+		c.mu.Lock()
+		delete(c.known, key)
+		c.mu.Unlock()
+		return 0, nil
+	}
+	select {
+	case <-c.kinds.Synced():
+	default:
+		return time.Second, nil // kinds are not known yet
+	}
+	if err := c.pass(ctx, key, hpa); err != nil {
+		// The next pass comes at its time, whatever becomes of this one (W7.10).
+		klog.FromContext(ctx).V(2).Info("An autoscaler could not do its work", "autoscaler", key, "err", err)
+	}
+	return autoscaler.Period, nil
+}
+
+// pass looks at one autoscaler and sizes its target.
+func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
+	kind, scale, err := c.target(ctx, hpa)
+	if err != nil {
+		status, events := autoscaler.Unreadable(hpa, time.Now(), err)
+		c.record(hpa, events)
+		return errors.Join(err, c.store(ctx, hpa, status))
+	}
+	in := autoscaler.Input{HPA: hpa, Now: time.Now(), Scale: autoscaler.Scale{Wanted: scale.Spec.Replicas, Current: scale.Status.Replicas, Selector: scale.Status.Selector}}
+	var selector labels.Selector
+	if in.Scale.Selector != "" {
+		selector, in.SelectorErr = labels.Parse(in.Scale.Selector)
+	}
+	in.Memory = c.know(key, hpa.UID, selector)
+	if selector != nil && in.SelectorErr == nil && autoscaler.NeedsMetrics(hpa, in.Scale) {
+		in.Pods = c.selected(hpa.Namespace, selector)
+		in.Rivals = c.rivals(key, in.Pods)
+		if len(in.Rivals) < 2 {
+			for i := range hpa.Spec.Metrics {
+				in.Samples = append(in.Samples, c.metrics.sample(ctx, hpa, &hpa.Spec.Metrics[i], selector))
+			}
+		}
+		in.Now = time.Now() // metrics may have taken a while
+	}
+	out := autoscaler.Plan(in)
+	if out.Rescale != nil {
+		err = c.rescale(ctx, kind, scale, *out.Rescale)
+		out = autoscaler.Rescaled(in, out, err)
+	}
+	c.remember(key, hpa.UID, out.Memory)
+	c.record(hpa, out.Events)
+	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))
+}
+
+// target returns the scale of an autoscaler's target, and of which kind it is (W7.11).
+func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (inventory.Kind, *autoscalingv1.Scale, error) {
+	ref := hpa.Spec.ScaleTargetRef
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return inventory.Kind{}, nil, err
+	}
+	kind, ok := c.kinds.Resolve(gv.WithKind(ref.Kind))
+	if !ok {
+		return inventory.Kind{}, nil, fmt.Errorf("no matches for kind %q in group %q", ref.Kind, gv.Group)
+	}
+	s, err := c.scales.get(ctx, kind, hpa.Namespace, ref.Name)
+	return kind, s, err
+}
+
+// tries is how often a scale is written that somebody else changes at the same time (W7.12).
+const tries = 5
+
+func (c *Controller) rescale(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale, size int32) (err error) {
+	for i := range tries {
+		s.Spec.Replicas = size
+		if err = c.scales.put(ctx, kind, s); err == nil || !apierrors.IsConflict(err) {
+			return err
+		}
+		if i == tries-1 {
+			break
+		}
+		wait := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return ctx.Err()
+		}
+		if next, got := c.scales.get(ctx, kind, s.Namespace, s.Name); got == nil {
+			s = next
+		}
+	}
+	return err
+}
+
+// know notes an autoscaler's selector and returns what is remembered of it.
+func (c *Controller) know(key string, uid types.UID, selector labels.Selector) autoscaler.Memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.known[key]
+	if k.uid != uid {
+		k = known{uid: uid}
+	}
+	if selector != nil {
+		k.selector = selector
+	}
+	c.known[key] = k
+	return k.memory
+}
+
+func (c *Controller) remember(key string, uid types.UID, m autoscaler.Memory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k, ok := c.known[key]; ok && k.uid == uid {
+		k.memory = m
+		c.known[key] = k
+	}
+}
+
+func (c *Controller) selected(namespace string, selector labels.Selector) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, p := range source.Namespaced[*corev1.Pod](c.pods, namespace) {
+		if selector.Matches(labels.Set(p.Labels)) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// rivals are the autoscalers that select some of these pods, this one among them; nil
+// when there is no other (W7.27).
+func (c *Controller) rivals(key string, pods []*corev1.Pod) []string {
+	namespace, _, _ := strings.Cut(key, "/")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := []string{key}
+	for other, k := range c.known {
+		if where, _, _ := strings.Cut(other, "/"); other == key || where != namespace || k.selector == nil {
+			continue
+		}
+		if slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return k.selector.Matches(labels.Set(p.Labels)) }) {
+			out = append(out, other)
+		}
+	}
+	if len(out) == 1 {
+		return nil
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (c *Controller) record(hpa *autoscalingv2.HorizontalPodAutoscaler, events []autoscaler.Event) {
+	for _, e := range events {
+		c.events.Event(hpa, e.Type, e.Reason, e.Message)
+	}
+}
+
+// store writes a status that has changed (W7.28).
+func (c *Controller) store(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, status autoscalingv2.HorizontalPodAutoscalerStatus) error {
+	if equality.Semantic.DeepEqual(hpa.Status, status) {
+		return nil
+	}
+	next := hpa.DeepCopy()
+	next.Status = status
+	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		c.events.Event(hpa, corev1.EventTypeWarning, "FailedUpdateStatus", err.Error())
+		return fmt.Errorf("failed to update status for %s: %w", hpa.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package autoscaler
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/autoscaler"
+)
+
+// twin is what stands behind the API: kinds, the scale of one target, and metrics.
+type twin struct {
+	mu        sync.Mutex
+	size      int32
+	value     int64 // of each external metric
+	asked     []time.Time
+	conflicts int
+	err       error
+	synced    chan struct{}
+}
+
+func (w *twin) Resolve(gvk schema.GroupVersionKind) (inventory.Kind, bool) {
+	return inventory.Kind{}, gvk.Kind == "Deployment"
+}
+func (w *twin) Synced() <-chan struct{} { return w.synced }
+
+func (w *twin) get(context.Context, inventory.Kind, string, string) (*autoscalingv1.Scale, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return nil, w.err
+	}
+	return &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}, Spec: autoscalingv1.ScaleSpec{Replicas: w.size},
+		Status: autoscalingv1.ScaleStatus{Replicas: w.size, Selector: "app=d"}}, nil
+}
+
+func (w *twin) put(_ context.Context, _ inventory.Kind, s *autoscalingv1.Scale) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conflicts > 0 {
+		w.conflicts--
+		return apierrors.NewConflict(schema.GroupResource{Resource: "scales"}, "d", errors.New("another was first"))
+	}
+	w.size = s.Spec.Replicas
+	return nil
+}
+
+func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *autoscalingv2.MetricSpec, labels.Selector) autoscaler.Sample {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, time.Now())
+	return autoscaler.Sample{Values: []int64{w.value}}
+}
+
+func newHPA(name string) *autoscalingv2.HorizontalPodAutoscaler {
+	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}, MinReplicas: new(int32(1)), MaxReplicas: 10,
+		Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "q"},
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: new(resource.MustParse("1"))}}}}}}
+}
+
+func run(t *testing.T, api *controllertest.API, w *twin) *record.FakeRecorder {
+	t.Helper()
+	events := record.NewFakeRecorder(10_000)
+	hpas, pods := source.Autoscalers(api), source.Pods(api)
+	c, err := newController(api, events, w, hpas, pods, w, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go hpas.Run(t.Context())
+	go pods.Run(t.Context())
+	go func() {
+		<-hpas.Synced()
+		<-pods.Synced()
+		c.Run(t.Context())
+	}()
+	return events
+}
+
+func recorded(r *record.FakeRecorder) string {
+	var out []string
+	for len(r.Events) > 0 {
+		out = append(out, <-r.Events)
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &twin{size: 1, value: 1000, synced: make(chan struct{})}
+		api := controllertest.New(newHPA("h"))
+		events := run(t, api, w)
+		time.Sleep(10 * time.Second)
+		if len(w.asked) != 0 {
+			t.Fatal("a pass before the kinds are known")
+		}
+		close(w.synced)
+		time.Sleep(62 * time.Second)
+		// W7.10: every 15 s, also though each pass writes a status.
+		if n := len(w.asked); n != 5 {
+			t.Errorf("%d passes in a minute: %v", n, w.asked)
+		}
+		w.value = 3000
+		time.Sleep(15 * time.Second)
+		if w.size != 3 || !strings.Contains(recorded(events), "Normal SuccessfulRescale New size: 3; reason: external metric q(nil) above target") {
+			t.Errorf("size %d", w.size)
+		}
+		s := controllertest.All[*autoscalingv2.HorizontalPodAutoscaler](api)[0].Status
+		if s.DesiredReplicas != 3 || s.LastScaleTime == nil || s.ObservedGeneration == nil {
+			t.Errorf("status %+v", s)
+		}
+		// A change of the spec is looked at now.
+		n := len(w.asked)
+		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 2 })
+		time.Sleep(time.Second)
+		if w.size != 2 || len(w.asked) != n {
+			t.Errorf("size %d, %d more questions", w.size, len(w.asked)-n)
+		}
+		// Conflicts are tried again, at most five times (W7.12).
+		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 5 })
+		w.conflicts = 4
+		time.Sleep(time.Second)
+		if w.size != 3 {
+			t.Errorf("size %d after conflicts", w.size)
+		}
+		// The target is gone: said so, and nothing is busy about it.
+		recorded(events)
+		w.err = apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, "d")
+		time.Sleep(time.Minute)
+		if got := recorded(events); strings.Count(got, "Warning FailedGetScale deployments.apps \"d\" not found") != 4 {
+			t.Errorf("events:\n%s", got)
+		}
+	})
+}
+
+// W7.27: two autoscalers of the same pods do nothing; when one goes, the other works.
+func TestRivals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &twin{size: 2, value: 9000, synced: make(chan struct{})}
+		close(w.synced)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{"app": "d"}}}
+		a, b := newHPA("a"), newHPA("b")
+		api := controllertest.New(pod, a, b)
+		events := run(t, api, w)
+		time.Sleep(16 * time.Second)
+		if got := recorded(events); !strings.Contains(got, "Warning AmbiguousSelector pods by selector app=d are controlled by more than one HPA (e.g. [ns/a ns/b])") {
+			t.Errorf("events:\n%s", got)
+		}
+		api.Remove(b)
+		w.mu.Lock()
+		w.size = 2
+		w.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		if w.size < 4 {
+			t.Errorf("size %d with one autoscaler left", w.size)
+		}
+	})
+}

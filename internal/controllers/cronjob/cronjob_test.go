@@ -1,0 +1,259 @@
+package cronjob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/cronjob"
+)
+
+func newCronJob(change func(*batchv1.CronJobSpec)) *batchv1.CronJob {
+	cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "cj-uid"}}
+	cj.Spec = batchv1.CronJobSpec{Schedule: "* * * * *", ConcurrencyPolicy: batchv1.AllowConcurrent, SuccessfulJobsHistoryLimit: new(int32(3)), FailedJobsHistoryLimit: new(int32(1))}
+	if change != nil {
+		change(&cj.Spec)
+	}
+	return cj
+}
+
+type running struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	events *record.FakeRecorder
+}
+
+func start(ctx context.Context, t *testing.T, api *controllertest.API) *running {
+	t.Helper()
+	r := &running{ended: make(chan struct{}), events: record.NewFakeRecorder(100_000)}
+	cronJobs, jobs := source.CronJobs(api), source.Jobs(api)
+	c, err := New(api, r.events, cronJobs, jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, r.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(r.ended)
+		var all sync.WaitGroup
+		defer all.Wait()
+		for _, w := range []*source.Watch{cronJobs, jobs} {
+			all.Go(func() { w.Run(ctx) })
+		}
+		for _, w := range []*source.Watch{cronJobs, jobs} {
+			select {
+			case <-w.Synced():
+			case <-ctx.Done():
+				return
+			}
+		}
+		c.Run(ctx)
+	}()
+	return r
+}
+
+func (r *running) stop() {
+	r.cancel()
+	<-r.ended
+}
+
+func (r *running) recorded() []string {
+	var out []string
+	for len(r.events.Events) > 0 {
+		out = append(out, <-r.events.Events)
+	}
+	return out
+}
+
+func finish(api *controllertest.API, name string) {
+	controllertest.Change(api, "ns", name, func(j *batchv1.Job) {
+		now := metav1.NewTime(time.Now().Truncate(time.Second))
+		j.Status.CompletionTime = &now
+		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	})
+}
+
+func names(api *controllertest.API) []string {
+	var out []string
+	for _, j := range controllertest.All[*batchv1.Job](api) {
+		out = append(out, j.Name)
+	}
+	return out
+}
+
+// W13.50; the clock of a bubble begins on 1 January 2000 at midnight UTC.
+func TestEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(newCronJob(nil))
+		r := start(t.Context(), t, api)
+		defer r.stop()
+		time.Sleep(90 * time.Second)
+		if got := names(api); !slices.Equal(got, []string{"c-15778081"}) {
+			t.Fatalf("Jobs %q after 90 s", got)
+		}
+		finish(api, "c-15778081")
+		time.Sleep(time.Second)
+		s := controllertest.All[*batchv1.CronJob](api)[0].Status
+		if len(s.Active) != 0 || s.LastSuccessfulTime == nil || s.LastScheduleTime == nil {
+			t.Errorf("status %+v", s)
+		}
+		want := []string{"Normal SuccessfulCreate Created job c-15778081", "Normal SawCompletedJob Saw completed job: c-15778081, condition: Complete"}
+		if got := r.recorded(); !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		// Another schedule is for the future only (W6.10).
+		controllertest.Change(api, "ns", "c", func(cj *batchv1.CronJob) { cj.Spec.Schedule = "0 12 * * *" })
+		time.Sleep(11 * time.Hour)
+		if got := names(api); len(got) > 2 {
+			t.Errorf("Jobs %q of a schedule that is over", got)
+		}
+		time.Sleep(time.Hour)
+		if got := names(api); !slices.Contains(got, "c-15778800") {
+			t.Errorf("Jobs %q, none at noon", got)
+		}
+	})
+}
+
+// A Job that can't be created: upstream's event, and growing waits (W6.34).
+func TestCreationFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.Schedule = "@hourly" }))
+		tries := 0
+		api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "create" && gvr.Resource == "jobs" {
+				tries++
+				return apierrors.NewForbidden(gvr.GroupResource(), "x", errors.New("exceeded quota"))
+			}
+			return nil
+		}
+		r := start(t.Context(), t, api)
+		defer r.stop()
+		time.Sleep(70 * time.Minute)
+		if tries < 8 || tries > 25 {
+			t.Errorf("%d tries in ten minutes", tries)
+		}
+		for _, e := range r.recorded() {
+			if e != `Warning FailedCreate Error creating job: jobs.batch "x" is forbidden: exceeded quota` {
+				t.Errorf("event %q", e)
+			}
+		}
+	})
+}
+
+// Late, double and lost events, lost answers, ends between any two writes: no Job is
+// made twice for a time, and Forbid holds.
+func TestTrouble(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { trouble(t, rand.New(rand.NewPCG(seed, 2))) })
+		})
+	}
+}
+
+func trouble(t *testing.T, random *rand.Rand) {
+	policy := []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}[random.IntN(3)]
+	api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = policy }))
+	var mu sync.Mutex
+	var r *running
+	dying := false
+	made := map[string]int{}
+	chance := func(n int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(n) == 0
+	}
+	api.Late = func() time.Duration { return time.Duration(random.IntN(2)) * 500 * time.Millisecond }
+	api.Faults = func() controllertest.Fault {
+		switch {
+		case chance(10):
+			return controllertest.Cut
+		case chance(5):
+			return controllertest.Twice
+		}
+		return controllertest.None
+	}
+	api.Before = func(string, schema.GroupVersionResource, metav1.Object) error {
+		ends := chance(12)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case dying:
+			return errors.New("carob has ended")
+		case r != nil && ends:
+			dying = true
+			r.cancel()
+			return errors.New("carob ends")
+		}
+		return nil
+	}
+	api.After = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+		if verb == "create" && gvr.Resource == "jobs" {
+			mu.Lock()
+			made[o.GetName()]++
+			mu.Unlock()
+		}
+		if chance(12) {
+			return apierrors.NewTimeoutError("the answer is lost", 1)
+		}
+		return nil
+	}
+	begin := func() {
+		mu.Lock()
+		dying = false
+		mu.Unlock()
+		next := start(t.Context(), t, api)
+		mu.Lock()
+		r = next
+		mu.Unlock()
+	}
+	begin()
+	defer func() {
+		r.stop()
+		time.Sleep(time.Minute) // what is still to be told late
+	}()
+	for range 200 {
+		time.Sleep(time.Duration(random.IntN(50)) * time.Second)
+		select {
+		case <-r.ended:
+			begin()
+		default:
+		}
+		running := 0
+		for _, j := range controllertest.All[*batchv1.Job](api) {
+			if cronjob.FinishedAs(j) != "" {
+				continue
+			}
+			running++
+			if random.IntN(2) == 0 {
+				finish(api, j.Name)
+			}
+		}
+		if policy == batchv1.ForbidConcurrent && running > 1 {
+			t.Fatalf("%d Jobs run", running)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for name, n := range made {
+		if n > 1 {
+			t.Errorf("%s was made %d times", name, n)
+		}
+	}
+	if len(made) < 20 {
+		t.Errorf("only %d Jobs were made", len(made))
+	}
+}
