@@ -1,6 +1,6 @@
-// Package disruption decides how many pods of a disruption budget may be evicted.
-// The disruption controller drives it; eviction reads the result from the status. It
-// is a function of its arguments.
+// Package disruption decides how many pods a PodDisruptionBudget allows to evict. The disruption
+// controller drives it; eviction reads the result from the status. It is a function of its
+// arguments.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package disruption
@@ -15,25 +15,25 @@ import (
 	pdbhelper "k8s.io/component-helpers/apps/poddisruptionbudget"
 )
 
-// Patience is how long an evicted pod counts as gone before its deletion shows.
+// Patience is how long a pod whose eviction was allowed does not count before its deletion is
+// observed.
 const Patience = 2 * time.Minute
 
-// Input is everything Decide may look at.
+// Input is everything that Decide depends on.
 type Input struct {
 	Now    time.Time
 	Budget *policyv1.PodDisruptionBudget // read only
-	Pods   []*corev1.Pod                 // those the budget selects
-	// Scale is how many pods their controllers want; asked for by NeedsScale only.
+	Pods   []*corev1.Pod                 // the pods that the budget selects
+	// Scale is the number of replicas that the pods' controllers want; only set if NeedsScale.
 	Scale int32
 }
 
-// NeedsScale reports whether a budget is about a share of what controllers want.
+// NeedsScale reports whether a budget depends on the number of replicas that controllers want.
 func NeedsScale(b *policyv1.PodDisruptionBudget) bool {
 	return b.Spec.MaxUnavailable != nil || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.Type == intstr.String
 }
 
-// Decide returns the budget's status, and when to look again though nothing changes
-// (zero for never).
+// Decide returns the budget's status, and when to decide again without a change (zero for never).
 func Decide(in Input) (policyv1.PodDisruptionBudgetStatus, time.Duration, error) {
 	expected, desired, err := wanted(in)
 	if err != nil {
@@ -56,7 +56,7 @@ func Decide(in Input) (policyv1.PodDisruptionBudgetStatus, time.Duration, error)
 	return *s, again, nil
 }
 
-// wanted returns how many pods there should be, and how many must stay healthy.
+// wanted returns the expected number of pods, and how many must stay healthy.
 func wanted(in Input) (expected, desired int32, err error) {
 	spec := in.Budget.Spec
 	switch {
@@ -72,8 +72,8 @@ func wanted(in Input) (expected, desired int32, err error) {
 	return in.Scale, int32(n), err
 }
 
-// stillDisrupted keeps of the evictions on record those whose pod is there, is not
-// being deleted and may still be.
+// stillDisrupted returns the recorded evictions whose pod exists, is not being deleted, and may
+// still be.
 func stillDisrupted(in Input) (map[string]metav1.Time, time.Duration) {
 	out := map[string]metav1.Time{}
 	var again time.Duration
@@ -94,8 +94,8 @@ func stillDisrupted(in Input) (map[string]metav1.Time, time.Duration) {
 	return out, again
 }
 
-// Overdue are the pods whose eviction was allowed so long ago that they should be gone
-// (L10.68): they count as there again.
+// Overdue returns the pods whose eviction was allowed so long ago that they should be gone
+// (L10.68): they count again.
 func Overdue(in Input) []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, p := range in.Pods {
@@ -116,5 +116,5 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// Conclude sets the condition that says whether disruptions are allowed.
+// Conclude sets the condition that reports whether disruptions are allowed.
 func Conclude(b *policyv1.PodDisruptionBudget) { pdbhelper.UpdateDisruptionAllowedCondition(b) }

@@ -47,7 +47,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A pod on record as evicted doesn't count as healthy until it is clear that nobody deleted it.
+// A pod with a recorded eviction does not count as healthy until it is clear that it was not
+// deleted.
 func TestEvictedPod(t *testing.T) {
 	least, now := intstr.FromInt32(1), time.Unix(1000, 0)
 	b := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least},
@@ -62,7 +63,7 @@ func TestEvictedPod(t *testing.T) {
 	}
 }
 
-// What is allowed never takes more healthy pods than may go.
+// The allowed disruptions never leave fewer healthy pods than required.
 func TestNeverTooMany(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		healthy, sick := rapid.IntRange(0, 8).Draw(t, "healthy"), rapid.IntRange(0, 8).Draw(t, "sick")

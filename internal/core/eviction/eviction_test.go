@@ -50,7 +50,7 @@ func TestDefaultThresholds(t *testing.T) {
 	if due(v) != "memory.available" || !slices.Equal(v.Pressures, []Pressure{{corev1.NodeMemoryPressure, "memory.available is below 100Mi"}}) {
 		t.Errorf("99Mi left: %+v", v)
 	}
-	// A file system that counts no inodes is never short of them.
+	// A file system that does not count inodes is never short of them.
 	if _, v := Look(State{}, c, []Observation{{NodeFsInodesFree, 0, 0}}, begin); len(v.Due) > 0 {
 		t.Errorf("no inodes counted: %+v", v)
 	}
@@ -202,8 +202,8 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Whatever the usages: critical pods never go, who is over its request goes before
-// who is not, and the order does not depend on how pods are listed.
+// Whatever the usage: critical pods are never evicted, pods over their requests come first, and the
+// order does not depend on the order of the list.
 func TestRankProperties(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))

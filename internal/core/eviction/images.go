@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// ImagePolicy is when images nobody uses go (L7.133).
+// ImagePolicy is when unused images are removed (L7.133).
 type ImagePolicy struct {
-	High, Low int           // percent of the image file system: at High it begins, down to Low
-	MinAge    time.Duration // younger ones stay
+	High, Low int           // percent of the image file system: removal starts at High and stops at Low
+	MinAge    time.Duration // younger images stay
 }
 
-// DefaultImagePolicy goes before the default threshold of eviction, as upstream's
-// (85, 80) does, and like that leaves room for a disk that is often nearly full.
+// DefaultImagePolicy removes images before the default eviction threshold is reached, as upstream's
+// (85, 80) does, and also leaves room for a disk that is often almost full.
 func DefaultImagePolicy() ImagePolicy {
 	return ImagePolicy{High: 92, Low: 90, MinAge: 2 * time.Minute}
 }
@@ -25,10 +25,10 @@ type Image struct {
 	Size     int64     // bytes
 	Found    time.Time // first seen on the node
 	LastUsed time.Time // zero: never seen in use
-	InUse    bool      // some container is of it, or it is pinned
+	InUse    bool      // used by a container, or pinned
 }
 
-// ImageNeed is how many bytes of images have to go; 0: none (L7.133).
+// ImageNeed is how many bytes of images must be removed; 0: none (L7.133).
 func ImageNeed(p ImagePolicy, available, capacity int64) int64 {
 	if p.High >= 100 || capacity <= 0 || 100-available*100/capacity < int64(p.High) {
 		return 0
@@ -36,8 +36,8 @@ func ImageNeed(p ImagePolicy, available, capacity int64) int64 {
 	return capacity*int64(100-p.Low)/100 - available
 }
 
-// StillFull is what to say when the removal of all unused images freed too little of a
-// disk that was as full as that before.
+// StillFull is the message if removing all unused images did not free enough of a disk that was as
+// full before.
 func StillFull(disk Observation, freed int64) string {
 	used := int64(100)
 	if disk.Capacity > 0 {
@@ -48,7 +48,7 @@ func StillFull(disk Observation, freed int64) string {
 		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", used, binarySize(disk.Capacity), freed)
 }
 
-// binarySize is a number of bytes in the largest unit that leaves one before the point.
+// binarySize formats bytes in the largest unit with at least one digit before the point.
 func binarySize(bytes int64) string {
 	if bytes < 1<<10 {
 		return fmt.Sprintf("%d B", bytes)
@@ -60,8 +60,8 @@ func binarySize(bytes int64) string {
 	return fmt.Sprintf("%.1f %ciB", size, "KMGT"[unit])
 }
 
-// UnusedImages are those that may go, the one to go first at the front: least
-// recently used, then oldest. Those used or found less than minAge ago stay.
+// UnusedImages are the images that may be removed, in order: least recently used, then oldest.
+// Images used or pulled less than minAge ago stay.
 func UnusedImages(all []Image, minAge time.Duration, now time.Time) []Image {
 	var free []Image
 	for _, im := range all {

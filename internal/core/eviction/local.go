@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// HasLocalLimit says whether the pod has a limit on what it stores on the node.
+// HasLocalLimit reports whether the pod has a limit on its local storage.
 func HasLocalLimit(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if limited(&pod.Spec.Volumes[i]) {
@@ -20,13 +20,14 @@ func HasLocalLimit(pod *corev1.Pod) bool {
 	return q.Sign() > 0
 }
 
-// limited tells an emptyDir on disk that has a limit; in memory the kernel keeps it.
+// limited reports whether a volume is an emptyDir on disk with a limit; in memory the kernel
+// enforces it.
 func limited(v *corev1.Volume) bool {
 	return v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() > 0
 }
 
-// OverLocalLimit says which limit on local storage the pod exceeds, as its status
-// shows it, and as what evictions are counted for it (L7.152); empty: none.
+// OverLocalLimit returns the message about the local storage limit that the pod exceeds, as its
+// status shows it, and what its eviction is counted as (L7.152); empty: none.
 func OverLocalLimit(u Usage) (message, signal string) {
 	total := u.FileBytes
 	held := map[string]int64{}

@@ -13,14 +13,15 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Usage is what a pod uses of the node.
+// Usage is what a pod uses on the node.
 type Usage struct {
 	Pod        *corev1.Pod // read only
 	Memory     int64       // working set, bytes
 	Processes  int64
 	Containers []ContainerUsage
 	Volumes    []VolumeUsage // those on the node's disk
-	// Files are the pod's own, which its containers can write: its hosts file, termination messages.
+	// Files are files of the pod that its containers can write: its hosts file, termination
+	// messages.
 	FileBytes, FileInodes int64
 }
 
@@ -33,14 +34,14 @@ type ContainerUsage struct {
 	LogInodes   int64
 }
 
-// VolumeUsage is what an emptyDir holds.
+// VolumeUsage is the size of an emptyDir.
 type VolumeUsage struct {
 	Name          string
 	Bytes, Inodes int64
 }
 
-// measure is what a pod uses of what a signal is about. Where images have a file
-// system of their own, writable layers count there and the rest on the node's.
+// measure is a pod's usage of the resource of a signal. If images have their own file system,
+// writable layers count there and the rest on the node's.
 func (u *Usage) measure(s Signal, split bool) int64 {
 	switch s {
 	case MemoryAvailable:
@@ -78,12 +79,12 @@ func (u *Usage) measure(s Signal, split bool) int64 {
 	return total
 }
 
-// Rank orders the pods that may be evicted for a signal, who has to go first at
-// the front (L7.148). Critical pods never go.
+// Rank orders the pods that may be evicted for a signal, the first to evict first (L7.148).
+// Critical pods are never evicted.
 func Rank(s Signal, pods []Usage, split bool) []Usage {
 	type ranked struct {
 		Usage
-		over     bool // uses more than it asked for
+		over     bool // uses more than it requests
 		priority int32
 		beyond   int64
 	}
@@ -119,13 +120,13 @@ func Rank(s Signal, pods []Usage, split bool) []Usage {
 	return out
 }
 
-// Notice is why a pod is evicted, as its owner reads it.
+// Notice is the reason for an eviction, as the user sees it.
 type Notice struct {
 	Message     string
 	Annotations map[string]string // of the event (L7.149)
 }
 
-// Explain says why a pod is evicted for a threshold (L7.150).
+// Explain returns why a pod is evicted for a threshold (L7.150).
 func Explain(t Threshold, all []Observation, u Usage) Notice {
 	name := t.Signal.Resource()
 	var message strings.Builder
@@ -163,7 +164,7 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 	return Notice{Message: message.String(), Annotations: notes}
 }
 
-// requestOf is what a container asks for; false: it can't ask, ephemeral ones don't.
+// requestOf is a container's request; false: ephemeral containers have none.
 func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) (resource.Quantity, bool) {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -175,7 +176,7 @@ func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) (res
 	return resource.Quantity{}, false
 }
 
-// quantity writes bytes with a binary suffix, pieces with a decimal one.
+// quantity formats bytes with a binary suffix, pieces with a decimal one.
 func quantity(n int64, name corev1.ResourceName) string {
 	format := resource.DecimalSI
 	if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
@@ -184,7 +185,7 @@ func quantity(n int64, name corev1.ResourceName) string {
 	return resource.NewQuantity(n, format).String()
 }
 
-// Grace is how long an evicted pod gets to end (L7.151).
+// Grace is the grace period of an evicted pod (L7.151).
 func Grace(t Threshold, maxGrace time.Duration) time.Duration {
 	if t.Grace == 0 {
 		return time.Second // L0.55

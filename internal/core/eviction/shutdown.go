@@ -7,19 +7,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ShutdownGroup is pods that end together when the machine goes down, and how
-// long they get (L7.155).
+// ShutdownGroup is a group of pods that end together at a node shutdown, and their grace period
+// (L7.155).
 type ShutdownGroup struct {
-	Priority int32 // the lowest one that belongs to it
+	Priority int32 // the lowest priority in the group
 	Grace    time.Duration
 	Pods     []*corev1.Pod
 }
 
-// criticalPriority is where system-cluster-critical begins (L0.64).
+// criticalPriority is the lowest system-cluster-critical priority (L0.64).
 const criticalPriority = 2_000_000_000
 
-// ShutdownGroups says who ends when: ordinary pods first, with what the critical
-// ones leave of the total time. A group without pods or time is left out.
+// ShutdownGroups returns the groups in order: regular pods first, with the part of the total time
+// that critical pods leave. A group without pods or time is omitted.
 func ShutdownGroups(pods []*corev1.Pod, total, critical time.Duration) []ShutdownGroup {
 	groups := []ShutdownGroup{{Priority: 0, Grace: total - critical}, {Priority: criticalPriority, Grace: critical}}
 	for _, pod := range pods {
@@ -36,7 +36,7 @@ func ShutdownGroups(pods []*corev1.Pod, total, critical time.Duration) []Shutdow
 	return slices.DeleteFunc(groups, func(g ShutdownGroup) bool { return len(g.Pods) == 0 })
 }
 
-// Within is a pod's own grace, cut to what its group gets.
+// Within is a pod's own grace period, limited to that of its group.
 func (g *ShutdownGroup) Within(pod *corev1.Pod) time.Duration {
 	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
 		return min(time.Duration(*own)*time.Second, g.Grace)

@@ -1,6 +1,6 @@
-// Package eviction decides when a node is short of memory, disk or process ids,
-// and who has to go then: which pods (L7.L, L7.M), which images (L7.133). The
-// node agent measures and acts; nothing here reads a clock or the machine.
+// Package eviction decides when a node is short of memory, disk, or process IDs, and what is
+// evicted then: which pods (L7.L, L7.M), which images (L7.133). The node agent measures and acts;
+// nothing here reads a clock or the machine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package eviction
@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signal names what can run short (L7.145).
+// Signal is a resource that can run short (L7.145).
 type Signal string
 
-// The signals of a node. Writable layers of containers lie with the images, so
+// The signals of a node. Writable layers of containers are on the file system of images, so
 // containerfs is imagefs.
 const (
 	MemoryAvailable   Signal = "memory.available"
@@ -37,7 +37,7 @@ func signals() []Signal {
 	return []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable}
 }
 
-// Condition is the pressure that a signal means for the node (L7.146).
+// Condition is the node's pressure condition for a signal (L7.146).
 func (s Signal) Condition() corev1.NodeConditionType {
 	switch s {
 	case MemoryAvailable:
@@ -49,7 +49,7 @@ func (s Signal) Condition() corev1.NodeConditionType {
 	}
 }
 
-// Resource is the name of what is short, as messages have it (L7.149).
+// Resource is the name of the resource in messages (L7.149).
 func (s Signal) Resource() corev1.ResourceName {
 	switch s {
 	case MemoryAvailable:
@@ -65,7 +65,7 @@ func (s Signal) Resource() corev1.ResourceName {
 
 // Amount is a quantity or a share of the capacity.
 type Amount struct {
-	Quantity *resource.Quantity // nil: Share counts
+	Quantity *resource.Quantity // nil: Share applies
 	Share    float64            // 0–1
 }
 
@@ -79,26 +79,26 @@ func (a Amount) Of(capacity int64) int64 {
 
 func (a Amount) isZero() bool { return a.Quantity == nil && a.Share == 0 }
 
-// Threshold is how little of something is too little.
+// Threshold is a lower limit for a signal.
 type Threshold struct {
 	Signal  Signal
 	Min     Amount
-	Grace   time.Duration // how long it may be hit before pods go; 0: a hard threshold
-	Reclaim Amount        // once hit, this much more than Min ends it
+	Grace   time.Duration // how long it must be reached before pods are evicted; 0: a hard threshold
+	Reclaim Amount        // once reached, it ends at Min plus this amount
 }
 
 // Config is when and how pods are evicted.
 type Config struct {
 	Thresholds []Threshold
-	MaxGrace   time.Duration // of pods evicted by a soft threshold
-	Transition time.Duration // how long a pressure lasts at least after its last hit (L7.146)
+	MaxGrace   time.Duration // grace period of pods evicted because of a soft threshold
+	Transition time.Duration // minimum duration of a pressure after the threshold was last reached (L7.146)
 }
 
 // DefaultTransition is upstream's five minutes (L7.146).
 const DefaultTransition = 5 * time.Minute
 
-// DefaultHard is upstream's hard thresholds (L7.145), with 5 % of disk instead of
-// its 10 and 15: those take 75 GB of a laptop's 500 for pressure.
+// DefaultHard is upstream's hard thresholds (L7.145), but with 5 % of a disk instead of 10 and 15
+// %, which would report pressure with 75 of a laptop's 500 GB free.
 func DefaultHard() map[string]string {
 	return map[string]string{
 		string(MemoryAvailable): "100Mi", string(NodeFsAvailable): "5%", string(NodeFsInodesFree): "5%",
@@ -106,14 +106,14 @@ func DefaultHard() map[string]string {
 	}
 }
 
-// Settings are the thresholds as a user writes them: signals with a quantity or a
-// percentage. A nil Hard means DefaultHard.
+// Settings are the thresholds as users write them: signals with a quantity or a percentage. A nil
+// Hard means DefaultHard.
 type Settings struct {
 	Hard, Soft, SoftGrace, MinReclaim map[string]string
 }
 
-// ParseList reads "memory.available<100Mi,nodefs.available<10%", with sign between
-// signal and value. An empty text is no list.
+// ParseList parses "memory.available<100Mi,nodefs.available<10%", with sign between signal and
+// value. An empty text is no list.
 func ParseList(text, sign string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -129,7 +129,7 @@ func ParseList(text, sign string) (map[string]string, error) {
 	return list, nil
 }
 
-// Parse checks the settings and makes thresholds of them, in the order of the signals.
+// Parse validates the settings and returns the thresholds, in the order of the signals.
 func Parse(s Settings) ([]Threshold, error) {
 	if s.Hard == nil {
 		s.Hard = DefaultHard()
@@ -176,7 +176,7 @@ func Parse(s Settings) ([]Threshold, error) {
 					fail("the soft threshold of %s needs a grace period such as 1m30s", signal)
 				}
 			}
-			if !t.Min.isZero() { // 0% and 100% switch a threshold off
+			if !t.Min.isZero() { // 0% and 100% disable a threshold
 				all = append(all, t)
 			}
 		}
@@ -192,7 +192,7 @@ func join(list []Signal) string {
 	return strings.Join(names, ", ")
 }
 
-// parseAmount reads "100Mi" or "10%"; 0% and 100% are nothing.
+// parseAmount parses "100Mi" or "10%"; 0% and 100% are no threshold.
 func parseAmount(text string) (Amount, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		share, err := strconv.ParseFloat(number, 64)
@@ -211,7 +211,7 @@ func parseAmount(text string) (Amount, error) {
 	return Amount{Quantity: &q}, nil
 }
 
-// Observation is how much there is of something.
+// Observation is the amount of a resource that is available.
 type Observation struct {
 	Signal              Signal
 	Available, Capacity int64 // bytes or pieces
@@ -219,45 +219,45 @@ type Observation struct {
 
 func find(all []Observation, s Signal) (Observation, bool) {
 	i := slices.IndexFunc(all, func(o Observation) bool { return o.Signal == s })
-	if i < 0 || all[i].Capacity <= 0 { // some file systems count no inodes
+	if i < 0 || all[i].Capacity <= 0 { // some file systems do not count inodes
 		return Observation{}, false
 	}
 	return all[i], true
 }
 
-// State is what is remembered between two looks. The zero value knows nothing.
+// State is what is kept between two checks. The zero value is the initial state.
 type State struct {
 	met  []met
 	seen []pressed
 }
 
-// met is a threshold that is hit and was not left since.
+// met is a threshold that has been reached and not left since.
 type met struct {
 	of    Threshold
 	since time.Time
 }
 
-// pressed is a pressure and when it was seen last.
+// pressed is a pressure and when its threshold was last reached.
 type pressed struct {
 	Pressure
 	last time.Time
 }
 
-// Pressure is one of a node's pressure conditions that is in force. Why names what
-// is short, without amounts that change from look to look.
+// Pressure is an active pressure condition of a node. Why names the resource, without amounts that
+// change from check to check.
 type Pressure struct {
 	Kind corev1.NodeConditionType
 	Why  string
 }
 
-// Verdict is what a look means.
+// Verdict is the result of a check.
 type Verdict struct {
-	Pressures []Pressure  // in force now
-	Due       []Threshold // thresholds that pods have to go for; the first one first
+	Pressures []Pressure  // active now
+	Due       []Threshold // thresholds for which pods must be evicted, in order
 	Wake      time.Time   // when a soft threshold becomes due, unless it is left before; zero: none
 }
 
-// Look takes in a look at the node (L7.146, L7.147).
+// Look evaluates a check of the node (L7.146, L7.147).
 func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) {
 	var next State
 	var v Verdict
@@ -312,14 +312,14 @@ func (s *State) press(p Pressure, at time.Time) {
 	}
 }
 
-// why says what a threshold that is hit means.
+// why describes a threshold that is reached.
 func (t Threshold) why(all []Observation) string {
 	o, _ := find(all, t.Signal)
 	return fmt.Sprintf("%s is below %s", t.Signal, quantity(t.Min.Of(o.Capacity), t.Signal.Resource()))
 }
 
-// Hit says whether a threshold is hit; one that was hit before ends only when its
-// minimum reclaim is there, too.
+// Hit reports whether a threshold is reached; one that was reached before ends only when its
+// minimum reclaim is available, too.
 func Hit(t Threshold, all []Observation, before bool) bool {
 	o, ok := find(all, t.Signal)
 	if !ok {

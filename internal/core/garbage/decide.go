@@ -7,45 +7,45 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// OwnerState is what is stored where an owner reference points.
+// OwnerState is the state of the object that an owner reference points to.
 type OwnerState int
 
 // Owner states.
 const (
-	// Unknown: nobody can say, because the kind is not served or can't own such an object.
+	// Unknown: the kind is not served or cannot own such an object.
 	Unknown OwnerState = iota
-	// Present: the owner is there (perhaps being deleted, but not in the foreground).
+	// Present: the owner exists (it may be in deletion, but not in the foreground).
 	Present
-	// Absent: there is nothing of that name, or something with another UID.
+	// Absent: there is no object with that name, or one with another UID.
 	Absent
 	// WaitsForDependents: the owner is being deleted in the foreground.
 	WaitsForDependents
 )
 
-// Input is everything Decide may look at.
+// Input is everything that Decide depends on.
 type Input struct {
 	Object Object
-	// Owners holds a state for each of Object.Owners, in their order. They need not
-	// be known for an object that is being deleted.
+	// Owners holds a state for each of Object.Owners, in the same order. It is not needed for an
+	// object that is being deleted.
 	Owners     []OwnerState
 	Dependents []Object
 }
 
 // Action is what to do with the object; the zero value is nothing.
 type Action struct {
-	// SetOwners, when not nil, is to be stored as the object's owner references first.
+	// SetOwners, if not nil, is stored first as the object's owner references.
 	SetOwners []metav1.OwnerReference
-	// Delete, when not empty, is how to delete the object then.
+	// Delete, if not empty, is how to delete the object then.
 	Delete metav1.DeletionPropagation
-	// Release are the dependents to take the reference to this object from,
-	// before RemoveFinalizer, when not empty, is taken from this object.
+	// Release are the dependents whose reference to this object is removed, before RemoveFinalizer,
+	// if not empty, is removed from this object.
 	Release         []Object
 	RemoveFinalizer string
-	// Look are the UIDs of objects that have to be looked at for this one to go on.
+	// Look are the UIDs of objects to check so that this one can continue.
 	Look []types.UID
 }
 
-// Decide says what must happen to an object. The same input gives the same action.
+// Decide returns what must happen to an object. The same input gives the same action.
 func Decide(in Input) Action {
 	o := in.Object
 	switch {
@@ -63,7 +63,7 @@ func Decide(in Input) Action {
 	case waits && len(in.Dependents) > 0:
 		a := Action{Delete: metav1.DeletePropagationForeground}
 		if slices.ContainsFunc(in.Dependents, func(d Object) bool { return d.Waiting() }) {
-			// Perhaps a circle: each would wait for the next for ever.
+			// There may be a cycle, in which each object would wait for the next for ever.
 			a.SetOwners = unblocked(o.Owners)
 		}
 		return a
@@ -75,7 +75,7 @@ func Decide(in Input) Action {
 	return Action{Delete: metav1.DeletePropagationBackground}
 }
 
-// wait: an object deleted in the foreground goes when no dependent blocks it.
+// wait: an object that is deleted in the foreground is removed when no dependent blocks it.
 func wait(in Input) Action {
 	blocked := false
 	var a Action
@@ -94,7 +94,8 @@ func wait(in Input) Action {
 	return a
 }
 
-// keep: with one owner left an object stays, but must not hold up those that go.
+// keep: an object with one remaining owner stays, but must not block the owners that are being
+// deleted.
 func keep(in Input) Action {
 	if !slices.Contains(in.Owners, Absent) && !slices.Contains(in.Owners, WaitsForDependents) {
 		return Action{}
@@ -108,7 +109,7 @@ func keep(in Input) Action {
 	return a
 }
 
-// unblocked returns the references without the wish that owners wait; nil when none has it.
+// unblocked returns the references without blockOwnerDeletion; nil if none has it.
 func unblocked(refs []metav1.OwnerReference) []metav1.OwnerReference {
 	out := slices.Clone(refs)
 	changed := false

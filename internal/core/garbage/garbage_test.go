@@ -22,14 +22,14 @@ func thing(uid string, owners ...metav1.OwnerReference) Object {
 	return Object{GroupKind: things, Namespace: "ns", Name: uid, UID: types.UID(uid), Owners: owners}
 }
 
-// cluster is a small API server whose watch is as late as the test likes, and a
-// driver of the package as the controller is one.
+// cluster is a small API server whose watch is as late as the test chooses, and a driver of the
+// package like the controller.
 type cluster struct {
 	stored map[types.UID]*Object
 	events []func(g *Graph) []types.UID // not delivered yet, oldest first
 	graph  *Graph
 	queue  []types.UID
-	// deleted notes who asked for a deletion, for the invariants.
+	// deleted records how deletions were requested, for the invariants.
 	byUser, byUs map[types.UID]bool
 	log          []string
 }
@@ -48,7 +48,7 @@ func (c *cluster) put(o Object) {
 	c.events = append(c.events, func(g *Graph) []types.UID { return g.Observe(o) })
 }
 
-// settle stores a changed object, or removes it when nothing holds it any more.
+// settle stores a changed object, or removes it if nothing blocks its deletion.
 func (c *cluster) settle(o Object) {
 	if o.Deleting && !o.Orphan && !o.Foreground {
 		c.say("gone %s", o.UID)
@@ -78,7 +78,7 @@ func (c *cluster) delete(uid types.UID, policy metav1.DeletionPropagation) {
 	c.settle(n)
 }
 
-// deliver hands over the oldest event.
+// deliver delivers the oldest event.
 func (c *cluster) deliver() bool {
 	if len(c.events) == 0 {
 		return false
@@ -89,7 +89,7 @@ func (c *cluster) deliver() bool {
 	return true
 }
 
-// work looks at the next object that deserves it.
+// work checks the next object in the queue.
 func (c *cluster) work() bool {
 	if len(c.queue) == 0 {
 		return false
@@ -222,7 +222,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// A list that was made before an object was stored must not let its dependents go.
+// A list that was made before an object was stored must not cause the deletion of its dependents.
 func TestRelistBehindTheTimes(t *testing.T) {
 	c := newCluster()
 	c.put(thing("a"))
@@ -243,7 +243,7 @@ func TestRelistBehindTheTimes(t *testing.T) {
 	}
 }
 
-// An owner found just before it went must not come back to life.
+// An owner that was read just before its deletion must not be added again.
 func TestVerifiedTooLate(t *testing.T) {
 	g := NewGraph()
 	g.Observe(thing("b", ref("a", false)))
@@ -254,9 +254,8 @@ func TestVerifiedTooLate(t *testing.T) {
 	}
 }
 
-// Whatever users do and however late the watch is, what remains at rest is
-// consistent: nothing whose owners are all gone, nothing that waits for ever,
-// nothing deleted that had an owner to keep it.
+// Whatever users do and however late the watch is, the final state is consistent: no object whose
+// owners are all gone, no object that waits for ever, no deleted object that had a remaining owner.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCluster()
@@ -316,7 +315,7 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// Nothing with an owner that is there and stays is ever deleted.
+// An object with an existing owner that is not in deletion is never deleted.
 func TestAnOwnerKeeps(t *testing.T) {
 	states := []OwnerState{Unknown, Present, Absent, WaitsForDependents}
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,10 +1,10 @@
-// Package garbage decides which objects go because their owners went (owner
+// Package garbage decides which objects are deleted because their owners are gone (owner
 // references, foreground and orphan deletion).
 //
-// It is pure: Graph remembers who refers to whom and says which objects deserve a
-// look, Decide says what to do with one of them from what is stored at that moment.
-// The garbage collector of the controllers drives both; it must look at the stored
-// object and at its owners before it acts, because the graph may lag behind.
+// It is pure: Graph stores the references between objects and returns the objects to check; Decide
+// returns what to do with one of them, given what is stored at that moment. The garbage collector
+// controller drives both. It must read the stored object and its owners before it acts, because the
+// graph may lag behind.
 package garbage
 
 import (
@@ -16,19 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Object is what counts of an object: its metadata.
+// Object is the metadata of an object that matters here.
 type Object struct {
 	schema.GroupKind
-	Namespace, Name string // no namespace for an object of the cluster
+	Namespace, Name string // without namespace for a cluster-scoped object
 	UID             types.UID
 	Owners          []metav1.OwnerReference
 	Deleting        bool
-	// Orphan and Foreground are the finalizers of the two kinds of deletion that
-	// have to do with dependents.
+	// Orphan and Foreground are the finalizers of the two kinds of deletion that concern
+	// dependents.
 	Orphan, Foreground bool
 }
 
-// New returns the Object of metadata.
+// New returns the Object for metadata.
 func New(kind schema.GroupKind, m metav1.Object) Object {
 	return Object{
 		GroupKind: kind, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), Owners: m.GetOwnerReferences(), Deleting: m.GetDeletionTimestamp() != nil,
@@ -40,27 +40,27 @@ func New(kind schema.GroupKind, m metav1.Object) Object {
 // Waiting reports whether the object stays until its dependents are gone.
 func (o *Object) Waiting() bool { return o.Deleting && o.Foreground }
 
-// BlockedBy reports whether d keeps an owner that is deleted in the foreground.
+// BlockedBy reports whether d blocks the foreground deletion of an owner.
 func (o *Object) BlockedBy(d Object) bool {
 	return slices.ContainsFunc(d.Owners, func(r metav1.OwnerReference) bool {
 		return r.UID == o.UID && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
 	})
 }
 
-// isMeantBy reports whether r, found in a dependent of the namespace, says where o is.
+// isMeantBy reports whether r, a reference in a dependent in the namespace, has the right kind,
+// name, and namespace for o.
 func (o *Object) isMeantBy(r metav1.OwnerReference, namespace string) bool {
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
 	return err == nil && gv.Group == o.Group && r.Kind == o.Kind && r.Name == o.Name && (o.Namespace == "" || o.Namespace == namespace)
 }
 
-// Graph holds the objects that have owners or dependents, or that are deleted in a
-// way that concerns dependents. All others are forgotten at once, so that it grows
-// with the number of references and not of objects.
+// Graph stores the objects that have owners or dependents, or whose deletion concerns dependents.
+// It removes all others at once, so its size depends on the number of references, not of objects.
 //
-// Each change returns the UIDs of the objects that deserve a look.
+// Each change returns the UIDs of the objects to check.
 type Graph struct{ nodes map[types.UID]*node }
 
-// node is an object, or only what refers to its UID.
+// node is an object, or only the references to its UID.
 //
 //	referred to ──Observe, Verified──▶ seen ──Gone──▶ gone (kept while dependents refer to it)
 //	     ▲──────────────Relisted────────┘
@@ -74,10 +74,10 @@ type node struct {
 // NewGraph returns an empty graph.
 func NewGraph() *Graph { return &Graph{nodes: map[types.UID]*node{}} }
 
-// Len returns how many objects are remembered.
+// Len returns the number of stored objects.
 func (g *Graph) Len() int { return len(g.nodes) }
 
-// Observe takes in an object as it is now.
+// Observe adds or updates an object.
 func (g *Graph) Observe(o Object) []types.UID {
 	n := g.nodes[o.UID]
 	if n == nil {
@@ -87,7 +87,7 @@ func (g *Graph) Observe(o Object) []types.UID {
 		n = g.node(o.UID)
 	}
 	if n.gone {
-		return nil // a late echo: a UID never comes back
+		return nil // a late event: a UID is never reused
 	}
 	var look lookList
 	before := n.Object
@@ -115,7 +115,7 @@ func (g *Graph) Observe(o Object) []types.UID {
 		}
 	}
 	if !wasSeen {
-		for uid, d := range n.dependents { // any order: what is found is sorted
+		for uid, d := range n.dependents { // any order: the result is sorted
 			if slices.ContainsFunc(d.Owners, func(r metav1.OwnerReference) bool { return r.UID == o.UID && !o.isMeantBy(r, d.Namespace) }) {
 				look.add(uid)
 			}
@@ -125,8 +125,8 @@ func (g *Graph) Observe(o Object) []types.UID {
 	return look.sorted()
 }
 
-// Verified takes in an owner that was found where a reference says. What was
-// found may be gone by now: then the graph knows better.
+// Verified adds an owner that was read for a reference. It may be gone by now; then the graph is
+// more recent.
 func (g *Graph) Verified(o Object) []types.UID {
 	if n := g.nodes[o.UID]; n == nil || n.seen {
 		return nil
@@ -134,7 +134,7 @@ func (g *Graph) Verified(o Object) []types.UID {
 	return g.Observe(o)
 }
 
-// Gone takes in that the object with this UID exists no more.
+// Gone records that the object with this UID no longer exists.
 func (g *Graph) Gone(uid types.UID) []types.UID {
 	n := g.nodes[uid]
 	if n == nil || n.gone {
@@ -150,11 +150,11 @@ func (g *Graph) Gone(uid types.UID) []types.UID {
 	return look.sorted()
 }
 
-// Relisted takes in that of one kind exactly these objects were there a moment
-// ago. One that is missing may have been made since: what refers to it deserves a look.
+// Relisted records that a recent list of one kind had exactly these objects. A missing object may
+// have been created since: the objects that refer to it are returned.
 func (g *Graph) Relisted(kind schema.GroupKind, there map[types.UID]bool) []types.UID {
 	var look lookList
-	for uid, n := range g.nodes { // any order: what is found is sorted
+	for uid, n := range g.nodes { // any order: the result is sorted
 		if !n.seen || n.gone || n.GroupKind != kind || there[uid] {
 			continue
 		}
@@ -165,8 +165,7 @@ func (g *Graph) Relisted(kind schema.GroupKind, there map[types.UID]bool) []type
 	return look.sorted()
 }
 
-// Object returns what is known of the object with this UID; false when it is only
-// referred to or gone.
+// Object returns the object with this UID; false if it is only referred to, or gone.
 func (g *Graph) Object(uid types.UID) (Object, bool) {
 	n := g.nodes[uid]
 	if n == nil || n.UID == "" || n.gone {
@@ -175,14 +174,13 @@ func (g *Graph) Object(uid types.UID) (Object, bool) {
 	return n.Object, true
 }
 
-// Heard reports whether the object with this UID is known by more than
-// references to it, even when it is gone by now.
+// Heard reports whether the object with this UID has been observed, even if it is gone by now.
 func (g *Graph) Heard(uid types.UID) bool {
 	n := g.nodes[uid]
 	return n != nil && (n.gone || n.UID != "")
 }
 
-// Dependents returns what refers to the object with this UID, in the order of UIDs.
+// Dependents returns the objects that refer to the object with this UID, ordered by UID.
 func (g *Graph) Dependents(uid types.UID) []Object {
 	n := g.nodes[uid]
 	if n == nil {
@@ -205,7 +203,7 @@ func (g *Graph) node(uid types.UID) *node {
 	return n
 }
 
-// unlink takes a dependent from an owner, who may have waited for that.
+// unlink removes a dependent from an owner, which may have waited for that.
 func (g *Graph) unlink(n *node, owner types.UID, look *lookList) {
 	o := g.nodes[owner]
 	if o == nil {
@@ -224,25 +222,25 @@ func (g *Graph) unlink(n *node, owner types.UID, look *lookList) {
 	}
 }
 
-// trim forgets a node that nothing depends on any more.
+// trim removes a node without dependents.
 func (g *Graph) trim(n *node) {
 	if len(n.dependents) == 0 && (n.gone || !concerns(n.Object)) {
 		delete(g.nodes, n.UID)
 	}
 }
 
-// concerns reports whether an object without dependents is worth remembering.
+// concerns reports whether an object without dependents must be stored.
 func concerns(o Object) bool { return len(o.Owners) > 0 || o.Deleting && (o.Orphan || o.Foreground) }
 
 func (n *node) dependentUIDs() []types.UID {
 	out := make([]types.UID, 0, len(n.dependents))
-	for uid := range n.dependents { // any order: its callers sort
+	for uid := range n.dependents { // any order: the callers sort
 		out = append(out, uid)
 	}
 	return out
 }
 
-// lookList gathers UIDs.
+// lookList collects UIDs.
 type lookList []types.UID
 
 func (l *lookList) add(uids ...types.UID) { *l = append(*l, uids...) }

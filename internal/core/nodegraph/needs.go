@@ -10,9 +10,9 @@ var resources = map[Kind]string{
 	Secret: "secrets", ConfigMap: "configmaps", ServiceAccount: "serviceaccounts", VolumeClaim: "persistentvolumeclaims", ResourceClaim: "resourceclaims",
 }
 
-// Needs returns the resource of an API object that a pod can't do without and, for
-// a volume, by which kind of volume; "" if there is none. A static pod has to run
-// without the API, so neither its manifest nor its mirror may need any (L7.111).
+// Needs returns the API resource that a pod depends on and, for a volume, through which kind of
+// volume; "" if there is none. A static pod must run without the API, so neither its manifest nor
+// its mirror pod may depend on one (L7.111).
 func Needs(pod *corev1.Pod) string {
 	refs := Named(pod)
 	for _, kind := range []Kind{ServiceAccount, Secret, ConfigMap} {
@@ -20,7 +20,7 @@ func Needs(pod *corev1.Pod) string {
 			return resources[kind]
 		}
 	}
-	if len(pod.Spec.ResourceClaims) > 0 { // also by a template, which names no claim yet
+	if len(pod.Spec.ResourceClaims) > 0 { // also through a template, which names no claim yet
 		return resources[ResourceClaim]
 	}
 	for i := range pod.Spec.Volumes {
@@ -31,7 +31,7 @@ func Needs(pod *corev1.Pod) string {
 	return ""
 }
 
-// volumeNeeds leaves out what Named names.
+// volumeNeeds omits what Named returns.
 func volumeNeeds(v *corev1.Volume) string {
 	switch {
 	case v.CSI != nil:

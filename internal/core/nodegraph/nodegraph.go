@@ -1,8 +1,7 @@
-// Package nodegraph says which objects the pods of a node lead to: secrets,
-// config maps, service accounts, volume claims and resource claims; and which of
-// them a static pod may not have. The node authorizer, NodeRestriction and the
-// node's static pods drive it. It decides by what it was given alone, reads
-// nothing and has no locks.
+// Package nodegraph decides which objects the pods of a node refer to: Secrets, ConfigMaps, service
+// accounts, volume claims, and resource claims; and which of them a static pod must not have. The
+// node authorizer, NodeRestriction, and the node's static pods use it. It depends on its input
+// alone and has no locks.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package nodegraph
@@ -31,11 +30,11 @@ type Ref struct {
 	Namespace, Name string
 }
 
-// Graph is the pods that are bound to nodes and what they lead to. Its size is
-// that of the references of the pods.
+// Graph has the pods that are bound to nodes and the objects they refer to. Its size is the number
+// of these references.
 type Graph struct {
 	pods  map[podKey]bound
-	edges map[edge]int // how many pods of the node refer to the object
+	edges map[edge]int // number of pods on the node that refer to the object
 }
 
 type podKey struct{ namespace, name string }
@@ -53,7 +52,7 @@ type edge struct {
 // New returns a graph without pods.
 func New() *Graph { return &Graph{pods: map[podKey]bound{}, edges: map[edge]int{}} }
 
-// Set takes over a pod as it is now. A pod that is bound to no node leads nowhere.
+// Set adds or updates a pod. A pod without a node refers to nothing.
 func (g *Graph) Set(pod *corev1.Pod) {
 	k, now := podKey{pod.Namespace, pod.Name}, bound{pod.Spec.NodeName, Refs(pod)}
 	if old, ok := g.pods[k]; ok && old.node == now.node && slices.Equal(old.refs, now.refs) {
@@ -69,7 +68,7 @@ func (g *Graph) Set(pod *corev1.Pod) {
 	}
 }
 
-// Remove forgets a pod; one that is not known is fine.
+// Remove removes a pod; an unknown pod is ignored.
 func (g *Graph) Remove(namespace, name string) {
 	k := podKey{namespace, name}
 	old := g.pods[k]
@@ -85,8 +84,8 @@ func (g *Graph) Remove(namespace, name string) {
 // Leads reports whether a pod of the node refers to the object.
 func (g *Graph) Leads(node string, r Ref) bool { return g.edges[edge{node, r}] > 0 }
 
-// Refs are the objects that a pod gives its node, each once. A mirror pod gives
-// none: a node makes those itself.
+// Refs are the objects to which a pod gives its node access, each once. A mirror pod gives access
+// to none: nodes create mirror pods themselves.
 func Refs(pod *corev1.Pod) []Ref {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil
@@ -189,8 +188,8 @@ func volumeRefs(podName string, v *corev1.Volume, add func(Kind, string)) {
 	}
 }
 
-// resourceClaims are the names of the claims that exist for a pod: those it
-// names, and those that were made for it and are in its status.
+// resourceClaims are the names of a pod's existing claims: those it names, and those created for
+// it, from its status.
 func resourceClaims(pod *corev1.Pod) []string {
 	var out []string
 	for _, c := range pod.Spec.ResourceClaims {
@@ -210,8 +209,8 @@ func resourceClaims(pod *corev1.Pod) []string {
 	return out
 }
 
-// VolumeClaimOf is the claim a volume is bound to, if it is. What the claim says
-// of the volume doesn't count: its owner writes that.
+// VolumeClaimOf is the claim that a volume is bound to, if any. The claim's own reference to the
+// volume does not count: the claim's owner writes that.
 func VolumeClaimOf(pv *corev1.PersistentVolume) (Ref, bool) {
 	c := pv.Spec.ClaimRef
 	if c == nil {
@@ -220,8 +219,8 @@ func VolumeClaimOf(pv *corev1.PersistentVolume) (Ref, bool) {
 	return Ref{VolumeClaim, c.Namespace, c.Name}, true
 }
 
-// VolumeSecrets are the secrets that a node needs to mount a volume. Those that
-// only controllers need are not among them.
+// VolumeSecrets are the Secrets that a node needs to mount a volume, without those that only
+// controllers need.
 func VolumeSecrets(pv *corev1.PersistentVolume) []Ref {
 	claimed := ""
 	if pv.Spec.ClaimRef != nil {

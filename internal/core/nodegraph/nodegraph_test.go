@@ -109,8 +109,8 @@ func TestVolumeSecrets(t *testing.T) {
 	}
 }
 
-// After any changes a node is led to exactly what its pods refer to, and a graph
-// without pods holds nothing.
+// After any changes, a node has access to exactly what its pods refer to, and a graph without pods
+// is empty.
 func TestLeadsExactly(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

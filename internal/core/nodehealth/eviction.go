@@ -8,10 +8,10 @@ import (
 	"carob/internal/core/placement"
 )
 
-// EvictAt says when a pod must leave a node with these taints (L7.163): not at all
-// (false), or at the returned time. A taint that nothing tolerates is due at once;
-// one that is tolerated, when the shortest bound of its tolerations is over. seen
-// is when a taint without a time of its own was noticed.
+// EvictAt returns when a pod must leave a node with these taints (L7.163); false means never. A
+// taint without a matching toleration takes effect at once; otherwise the shortest
+// tolerationSeconds of the matching tolerations applies. seen is when a taint without a time of its
+// own was first observed.
 func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.Time) (at time.Time, evict bool) {
 	for i := range taints {
 		if taints[i].Effect != corev1.TaintEffectNoExecute {
@@ -22,7 +22,7 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 			since = taints[i].TimeAdded.Time
 		}
 		tolerated := false
-		var bound *int64 // seconds; nil is for ever
+		var bound *int64 // seconds; nil means for ever
 		for j := range tolerations {
 			if !placement.Tolerates(tolerations[j:j+1], &taints[i]) {
 				continue

@@ -1,9 +1,8 @@
-// Package nodehealth decides what the cluster believes about a node: whether it is
-// still there, which taints its state means, and when its pods have to leave it.
-// The node lifecycle and taint eviction controllers drive it. It is a function of
-// its arguments, with no clock of its own.
+// Package nodehealth decides whether a node is healthy, which taints match its state, and when its
+// pods are evicted. The node lifecycle and taint eviction controllers drive it. It is a function of
+// its arguments and has no clock.
 //
-//	Ready True ──no word for 50 s──▶ Ready Unknown ──word again──▶ what the node says
+//	Ready True ──no heartbeat for 50 s──▶ Ready Unknown ──heartbeat──▶ the node's own status
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package nodehealth
@@ -16,30 +15,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long a node may say nothing (L7.160).
+// Grace periods without a heartbeat (L7.160).
 const (
 	Grace      = 50 * time.Second
-	FirstGrace = 60 * time.Second // of a node that has never said anything
+	FirstGrace = 60 * time.Second // of a node that has never reported
 )
 
-// Input is what is known of a node.
+// Input is the observed state of a node.
 type Input struct {
 	Now      time.Time
 	Node     *corev1.Node // read only
-	LastSeen time.Time    // last sign of life: a lease renewed, a status written
-	AllDown  bool         // no node is ready: then it is probably us who can't see, and nobody is evicted
+	LastSeen time.Time    // last heartbeat: a renewed lease or a status update
+	AllDown  bool         // no node is ready: then the control plane is probably cut off, and no pod is evicted
 }
 
-// Output is what is to be believed.
+// Output is the decision.
 type Output struct {
-	Conditions []corev1.NodeCondition // to write, because they say something new
-	Taints     []corev1.Taint         // all taints the node is to have
-	Tainting   bool                   // Taints differ from what the node has
-	Ready      corev1.ConditionStatus // with Conditions applied; empty when the node never said
-	Wake       time.Time              // when silence would change the picture; zero when it can't
+	Conditions []corev1.NodeCondition // changed conditions, to be written
+	Taints     []corev1.Taint         // all taints that the node should have
+	Tainting   bool                   // Taints differ from the node's
+	Ready      corev1.ConditionStatus // after Conditions are applied; empty if the node has never reported
+	Wake       time.Time              // when a missing heartbeat would change the decision; zero if it cannot
 }
 
-// Decide looks at one node.
+// Decide decides about one node.
 func Decide(in Input) Output {
 	out := Output{}
 	conditions := in.Node.Status.Conditions
@@ -64,12 +63,12 @@ func Decide(in Input) Output {
 	return out
 }
 
-// watched are the conditions that a silent node can't vouch for.
+// watched are the conditions that become Unknown without heartbeats.
 func watched() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
 
-// silence is what to write about a node that says nothing any more (L7.160).
+// silence returns the conditions to write for a node without heartbeats (L7.160).
 func silence(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	var news []corev1.NodeCondition
 	for _, t := range watched() {
@@ -90,7 +89,7 @@ func silence(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	return news
 }
 
-// taintOf names the taint of each condition state that has one (L7.162).
+// taintOf returns the taint for the state of a condition, if there is one (L7.162).
 func taintOf(c *corev1.NodeCondition) string {
 	switch {
 	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse:
@@ -114,7 +113,7 @@ func taintOf(c *corev1.NodeCondition) string {
 	}
 }
 
-// ours reports whether a taint is set by the node's state and nothing else.
+// ours reports whether a taint depends on the node's state only.
 func ours(t *corev1.Taint) bool {
 	switch t.Key {
 	case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
@@ -127,7 +126,8 @@ func ours(t *corev1.Taint) bool {
 	}
 }
 
-// taints keeps what others set and what still holds, in its place, and appends what is new.
+// taints keeps the taints of others and those that still apply, in their order, and appends new
+// ones.
 func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, now time.Time) []corev1.Taint {
 	var want []corev1.Taint
 	if node.Spec.Unschedulable {
@@ -147,7 +147,7 @@ func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, 
 	for i := range node.Spec.Taints {
 		t := &node.Spec.Taints[i]
 		matches := func(w corev1.Taint) bool { return w.MatchTaint(t) }
-		// A node that has said nothing yet keeps the taint it was born with.
+		// A node that has never reported keeps the taint it was created with.
 		newborn := find(conditions, corev1.NodeReady) == nil && t.Key == corev1.TaintNodeNotReady
 		if !ours(t) || newborn || slices.ContainsFunc(want, matches) {
 			result = append(result, *t)
@@ -171,7 +171,7 @@ func find(conditions []corev1.NodeCondition, t corev1.NodeConditionType) *corev1
 	return nil
 }
 
-// replace returns the conditions with the news in place of older ones of the same type.
+// replace returns the conditions with updates for those of the same type.
 func replace(conditions, news []corev1.NodeCondition) []corev1.NodeCondition {
 	merged := slices.Clone(conditions)
 	for _, c := range news {

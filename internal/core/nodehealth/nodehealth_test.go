@@ -79,7 +79,7 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 	}
 }
 
-// TestDecideSettles: what was decided, written back, needs no further write.
+// TestDecideSettles: when a decision has been written, the next decision writes nothing.
 func TestDecideSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		statuses := []corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// CheckChange says what is wrong with a status that comes after another one of the
-// same pod; statuses in between may have been missed.
+// CheckChange returns what is wrong with a status that follows another one of the same pod;
+// statuses in between may have been missed.
 func CheckChange(before, after *corev1.Pod) []Breach {
 	r := &report{}
 	old, st := &before.Status, &after.Status
@@ -88,7 +88,7 @@ func (r *report) instance(pod *corev1.Pod, before, after *container) {
 	}
 }
 
-// final tells whether a container may not leave an end, as the API sees it.
+// final reports whether a container must not leave its terminated state, as seen through the API.
 func final(pod *corev1.Pod, c *container, end *corev1.ContainerStateTerminated) bool {
 	if c.class == ephemeral {
 		return true

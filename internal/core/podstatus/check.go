@@ -9,8 +9,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Check says what is wrong with the status of a pod. Of one that no agent has
-// acknowledged only the phase is asked for.
+// Check returns what is wrong with the status of a pod. If no agent has acknowledged the pod, only
+// the phase is checked.
 func Check(pod *corev1.Pod) []Breach {
 	r := &report{}
 	st := &pod.Status
@@ -44,7 +44,7 @@ func Check(pod *corev1.Pod) []Breach {
 	return r.found
 }
 
-// pod checks what a status says of the pod as a whole.
+// pod checks the parts of a status that concern the whole pod.
 func (r *report) pod(pod *corev1.Pod) {
 	st := &pod.Status
 	if st.StartTime == nil || st.StartTime.IsZero() || st.QOSClass == "" || st.ObservedGeneration == 0 && pod.Generation > 0 {
@@ -91,7 +91,7 @@ func (r *report) addresses(pod *corev1.Pod) {
 
 func isIPv6(ip string) bool { return strings.Contains(ip, ":") }
 
-// entries checks that the lists have each container once, in their order.
+// entries checks that the lists have each container once, in order.
 func (r *report) entries(pod *corev1.Pod) {
 	st, spec := &pod.Status, &pod.Spec
 	var inits, others, debug []string
@@ -155,7 +155,7 @@ func (r *report) container(c *container) {
 			r.broken(Started, "%s: started %v, ready %v", name, s.Started, s.Ready)
 		}
 		last := s.LastTerminationState.Terminated
-		if (s.RestartCount != 0 || last != nil) && (last == nil || last.Reason != "ContainerStatusUnknown") { // a lost one counts up (L4.27)
+		if (s.RestartCount != 0 || last != nil) && (last == nil || last.Reason != "ContainerStatusUnknown") { // a lost container increases the count (L4.27)
 			r.broken(Ephemeral, "%s: %d restarts", name, s.RestartCount)
 		}
 	} else if s.Started == nil || started && run == nil {
@@ -189,7 +189,8 @@ func (r *report) last(c *container) {
 	}
 	r.end(name, last)
 	if last != nil && s.State.Waiting == nil {
-		// What is lost with a pod that ends, or was never started again, counts as no restart (L4.27, L4.65).
+		// A container that is lost when its pod terminates, or was never started again, does not
+		// count as a restart (L4.27, L4.65).
 		end := s.State.Terminated
 		lost := last.Reason == "ContainerStatusUnknown" || end != nil && end.Reason == "ContainerStatusUnknown"
 		if s.RestartCount == 0 && !lost || last.ContainerID != "" && last.ContainerID == s.ContainerID {
@@ -201,7 +202,7 @@ func (r *report) last(c *container) {
 	}
 }
 
-// knownWait tells the reasons for which a container waits.
+// knownWait reports whether this is a known reason for which a container waits.
 func knownWait(reason string) bool {
 	switch reason {
 	case "ContainerCreating", "PodInitializing", "CrashLoopBackOff",
@@ -222,7 +223,7 @@ func (r *report) mounts(c *container) {
 	}
 }
 
-// initOrder checks that what runs was allowed to begin.
+// initOrder checks that running containers were allowed to start.
 func (r *report) initOrder(all []container) {
 	for i := range all {
 		c := &all[i]
@@ -236,7 +237,7 @@ func (r *report) initOrder(all []container) {
 			}
 			s := b.status
 			begun := s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
-			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown" // it was done before
+			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown" // it has completed before
 			if b.class == initial && !s.Ready && !lost || b.class == sidecar && !begun {
 				r.broken(InitOrder, "%s runs while %s is %+v", c.spec.Name, b.spec.Name, s.State)
 			}
@@ -280,7 +281,7 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 	}
 }
 
-// agents tells the conditions that every status of an agent has.
+// agents reports whether every status of an agent has this condition.
 func agents(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled:
@@ -336,7 +337,7 @@ func (r *report) phase(pod *corev1.Pod, all []container) {
 	}
 }
 
-// started tells whether all sidecars have started.
+// started reports whether all sidecars have started.
 func started(all []container) bool {
 	for i := range all {
 		if s := all[i].status; all[i].class == sidecar && (s == nil || s.Started == nil || !*s.Started) {

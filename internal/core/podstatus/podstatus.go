@@ -1,9 +1,9 @@
-// Package podstatus says which statuses of a pod may be seen: each alone (Check), and
-// one after the other (CheckChange). Every rule has its clause of the specification.
+// Package podstatus checks which pod statuses are valid: each alone (Check), and one after another
+// (CheckChange). Every rule cites its clause of the specification.
 //
-// It is pure and knows nothing of the machine that makes statuses. The simulator asks
-// it about everything that is published, tests ask it about real pods, and it can be
-// asked about the pods of any cluster. It must never import core/podlife.
+// It is pure and does not depend on the code that computes statuses. The simulator checks every
+// published status with it, tests check real pods, and it can check the pods of any cluster. It
+// must never import core/podlife.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package podstatus
@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Rule is what holds of every status, with its clause.
+// Rule is an invariant of every status, with its clause.
 type Rule string
 
 // Rules of one status.
@@ -47,7 +47,7 @@ const (
 	RunningPhase Rule = "Running is when a container runs or has run, Pending not when all run (L4.18)"
 )
 
-// Rules of one status after another.
+// Rules for consecutive statuses.
 const (
 	PhaseLatched    Rule = "a terminal phase is never left (L4.4, L4.7)"
 	Fixed           Rule = "start time and QoS class are set once (L1.75, L1.40)"
@@ -61,7 +61,7 @@ const (
 	EndShown        Rule = "a container that ran and waits shows how it ended (L4.27, L4.35)"
 )
 
-// Breach is a rule that a status breaks.
+// Breach is a violation of a rule by a status.
 type Breach struct {
 	Rule   Rule
 	Detail string
@@ -69,10 +69,10 @@ type Breach struct {
 
 func (b Breach) String() string { return fmt.Sprintf("%s: %s", b.Rule, b.Detail) }
 
-// rejectedPrefix begins the message of a pod that the node refused (L3.12).
+// rejectedPrefix is the beginning of the message of a pod that the node rejected (L3.12).
 const rejectedPrefix = "Pod was rejected: "
 
-// report gathers breaches.
+// report collects breaches.
 type report struct{ found []Breach }
 
 func (r *report) broken(rule Rule, format string, args ...any) {
@@ -93,7 +93,7 @@ const (
 type container struct {
 	spec   *corev1.Container
 	class  class
-	status *corev1.ContainerStatus // nil: it has none
+	status *corev1.ContainerStatus // nil: there is none
 }
 
 // containersOf are the containers of a pod in the order of the spec.

@@ -16,7 +16,7 @@ func at(seconds int) metav1.Time {
 	return metav1.NewTime(began.Add(time.Duration(seconds) * time.Second))
 }
 
-// pod is one with an init container, a sidecar and two containers, all well.
+// pod has an init container, a sidecar, and two containers, all healthy.
 func pod() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := &corev1.Pod{
@@ -65,7 +65,7 @@ func set(p *corev1.Pod, t corev1.PodConditionType, s corev1.ConditionStatus, rea
 	c.Status, c.Reason = s, reason
 }
 
-// unready makes a container of the pod not ready, with all that follows.
+// unready makes a container of the pod not ready, with all consequences.
 func unready(p *corev1.Pod, s *corev1.ContainerStatus) {
 	s.Ready, s.Started = false, new(false)
 	set(p, corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady")
@@ -79,8 +79,8 @@ func rules(found []Breach) (list []string) {
 	return list
 }
 
-// Statuses that are allowed: of a pod that is well, of one nobody has taken, that backs
-// off, waits, is refused.
+// Valid statuses: of a healthy pod, and of pods that are not assigned, in back-off, waiting, or
+// rejected.
 func TestAllowed(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"well": func(*corev1.Pod) {},
@@ -114,7 +114,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// Each rule is broken by what it is about, and named.
+// Each rule is violated by what it is about, and named.
 func TestBroken(t *testing.T) {
 	for _, tt := range []struct {
 		rule   Rule
@@ -133,7 +133,7 @@ func TestBroken(t *testing.T) {
 		{Entries, func(p *corev1.Pod, _ *corev1.ContainerStatus) { p.Status.InitContainerStatuses = nil }},
 		{OneState, func(_ *corev1.Pod, a *corev1.ContainerStatus) { a.State.Waiting = waits("ContainerCreating").Waiting }},
 		{OneState, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = corev1.ContainerState{} }},
-		// Between creation and start, as it was seen.
+		// Between creation and start, as observed.
 		{WaitReason, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = waits("") }},
 		{EndReason, func(_ *corev1.Pod, a *corev1.ContainerStatus) {
 			a.LastTerminationState, a.RestartCount = ended("x://y", 1), 1
@@ -192,7 +192,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// Each rule about a change is broken by what it is about.
+// Each rule about a change is violated by what it is about.
 func TestBrokenChange(t *testing.T) {
 	for _, tt := range []struct {
 		rule   Rule
@@ -237,7 +237,7 @@ func TestBrokenChange(t *testing.T) {
 	}
 }
 
-// A rule says where it comes from.
+// A rule cites its source.
 func TestClauses(t *testing.T) {
 	for _, r := range []Rule{Phase, Entries, WaitReason, Ready, PhaseLatched, EndShown} {
 		if !strings.HasSuffix(string(r), ")") || !strings.Contains(string(r), "(L") {

@@ -117,7 +117,7 @@ func volumeClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	return out
 }
 
-// storage is what a claim asks for, or what an expansion that failed has taken already.
+// storage is what a claim requests, or what a failed expansion has already allocated.
 func storage(c *corev1.PersistentVolumeClaim) (resource.Quantity, bool) {
 	size, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	if !ok {
@@ -131,7 +131,7 @@ func storage(c *corev1.PersistentVolumeClaim) (resource.Quantity, bool) {
 	return size, true
 }
 
-// volumeClaimInScope: a claim is in the scope of each attributes class that it has or wants.
+// volumeClaimInScope: a claim is in the scope of each attributes class that it has or requests.
 func volumeClaimInScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error) {
 	c, err := asVolumeClaim(o)
 	if err != nil || s.ScopeName != corev1.ResourceQuotaScopeVolumeAttributesClass {
@@ -181,7 +181,7 @@ func deviceClaimRules() Kind {
 	}
 }
 
-// deviceClaimUsage counts devices by class, of alternatives the most that could be taken.
+// deviceClaimUsage counts devices by class, for alternatives the maximum that could be allocated.
 func deviceClaimUsage(c *resourcev1.ResourceClaim) corev1.ResourceList {
 	out := corev1.ResourceList{deviceClaimsCount: count(1)}
 	add := func(class string, n int64) {

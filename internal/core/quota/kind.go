@@ -1,10 +1,9 @@
-// Package quota measures what objects take from the resource quotas of their
-// namespace: which resources a kind concerns, how much of them an object uses, which
-// scopes it is in.
+// Package quota measures how much of the resource quotas of their namespace objects use: which
+// resources a kind concerns, how much of them an object uses, and which scopes it is in.
 //
-// It is pure. Admission and the quota controller drive it through
-// base/quotaevaluator, which fits the rules of a kind to the evaluator interface of
-// k8s.io/apiserver/pkg/quota/v1, so that both count alike.
+// It is pure. Admission and the quota controller drive it through base/quotaevaluator, which adapts
+// the rules of a kind to the evaluator interface of k8s.io/apiserver/pkg/quota/v1, so that both
+// count in the same way.
 package quota
 
 import (
@@ -20,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Ignored are the kinds no quota counts.
+// Ignored are the kinds that no quota counts.
 func Ignored() map[schema.GroupResource]struct{} {
 	return map[schema.GroupResource]struct{}{
 		{Resource: "events"}: {}, {Group: "events.k8s.io", Resource: "events"}: {},
@@ -32,17 +31,18 @@ func Ignored() map[schema.GroupResource]struct{} {
 	}
 }
 
-// Kinds returns the rules of the kinds that are more than counted.
+// Kinds returns the rules of the kinds that are not only counted.
 func Kinds() []Kind {
 	return []Kind{podRules(), serviceRules(), volumeClaimRules(), deviceClaimRules()}
 }
 
-// OldNames returns the kinds that are counted under an old name beside count/…: resource name and kind are spelled alike.
+// OldNames returns the kinds that are also counted under an old name in addition to count/…: the
+// resource name is the name of the kind.
 func OldNames() []corev1.ResourceName {
 	return []corev1.ResourceName{corev1.ResourceConfigMaps, corev1.ResourceQuotas, corev1.ResourceReplicationControllers, corev1.ResourceSecrets}
 }
 
-// CountedKind returns the kind that a resource name such as count/jobs.batch counts.
+// CountedKind returns the kind for a resource name such as count/jobs.batch.
 func CountedKind(name corev1.ResourceName) (schema.GroupResource, bool) {
 	kind, ok := strings.CutPrefix(string(name), "count/")
 	if !ok {
@@ -51,12 +51,12 @@ func CountedKind(name corev1.ResourceName) (schema.GroupResource, bool) {
 	return schema.ParseGroupResource(kind), true
 }
 
-// Write is a write to the API, as far as rules ask for it. One that is neither a
-// creation nor an update takes nothing.
+// Write is a write to the API, as far as rules need it. One that is neither a create nor an update
+// uses nothing.
 type Write struct {
 	Create, Update bool
 	Subresource    string
-	Object, Old    runtime.Object // Old is nil for a creation
+	Object, Old    runtime.Object // Old is nil for a create
 }
 
 // Kind has the rules of one kind.
@@ -67,10 +67,10 @@ type Kind struct {
 	concerns func(name corev1.ResourceName) bool
 	inScope  func(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error) // nil: the kind has no scopes
 	usage    func(o runtime.Object, now time.Time) (corev1.ResourceList, error)
-	missing  func(required []corev1.ResourceName, o runtime.Object) error // nil: nothing must be said
+	missing  func(required []corev1.ResourceName, o runtime.Object) error // nil: nothing is required
 }
 
-// Counts reports whether a write can change what is used.
+// Counts reports whether a write can change the usage.
 func (k Kind) Counts(w Write) bool { return k.counts(w) }
 
 // Concerns reports whether objects of the kind use the resource.
@@ -79,7 +79,7 @@ func (k Kind) Concerns(name corev1.ResourceName) bool { return k.concerns(name) 
 // Scoped reports whether quotas with scopes can select objects of the kind.
 func (k Kind) Scoped() bool { return k.inScope != nil }
 
-// InScope reports whether o is in the scope s; an error says that s or o can't be read.
+// InScope reports whether o is in the scope s; an error means that s or o is invalid.
 func (k Kind) InScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error) {
 	if k.inScope == nil {
 		return false, nil
@@ -87,12 +87,12 @@ func (k Kind) InScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Obje
 	return k.inScope(s, o)
 }
 
-// Usage returns what o uses at the time now; an error says that o is not of the kind.
+// Usage returns what o uses at the time now; an error means that o is not of the kind.
 func (k Kind) Usage(o runtime.Object, now time.Time) (corev1.ResourceList, error) {
 	return k.usage(o, now)
 }
 
-// Missing returns an error that names what o must say when quotas limit the required resources.
+// Missing returns an error that names what o must set if quotas limit the required resources.
 func (k Kind) Missing(required []corev1.ResourceName, o runtime.Object) error {
 	if k.missing == nil {
 		return nil
@@ -104,7 +104,7 @@ func count(n int64) resource.Quantity { return *resource.NewQuantity(n, resource
 
 func writes(w Write) bool { return w.Subresource == "" && (w.Create || w.Update) }
 
-// asSelector turns a scope's requirement into one on labels with the scope's name.
+// asSelector converts a scope's requirement to one on labels with the scope's name.
 func asSelector(s corev1.ScopedResourceSelectorRequirement) (labels.Selector, error) {
 	op := map[corev1.ScopeSelectorOperator]selection.Operator{
 		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,

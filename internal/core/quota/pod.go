@@ -48,8 +48,8 @@ func asPod(o runtime.Object) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podCounts: creations, resizes, and updates that move a pod in or out of the
-// scopes Terminating and NotTerminating.
+// podCounts: creates, resizes, and updates that move a pod in or out of the scopes Terminating and
+// NotTerminating.
 func podCounts(w Write) bool {
 	switch w.Subresource {
 	case "resize":
@@ -84,12 +84,12 @@ func isNative(name string) bool {
 	return !strings.Contains(name, "/") || strings.Contains(name, corev1.ResourceDefaultNamespacePrefix)
 }
 
-// isExtended reports whether a container may ask for a resource that somebody else defines.
+// isExtended reports whether a container may request a resource that is not Kubernetes' own.
 func isExtended(name string) bool {
 	return !isNative(name) && !strings.HasPrefix(name, requests) || strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix)
 }
 
-// PodUsage is what a pod takes. A pod that has ended, or should be gone, only counts
+// PodUsage is what a pod uses. A pod that has terminated, or whose deletion is overdue, counts only
 // as an object.
 func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	out := corev1.ResourceList{podsCount: count(1)}
@@ -105,10 +105,10 @@ func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	return out
 }
 
-// take turns requests and limits into the names that quotas use.
+// take converts requests and limits to the names that quotas use.
 func take(req, limits corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: count(1)}
-	for name, q := range req { // any order: each name by itself
+	for name, q := range req { // any order: each name is separate
 		switch {
 		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || strings.HasPrefix(string(name), hugePages):
 			out[name] = q
@@ -117,7 +117,7 @@ func take(req, limits corev1.ResourceList) corev1.ResourceList {
 			out[requests+name] = q
 		}
 	}
-	for name, q := range limits { // any order: each name by itself
+	for name, q := range limits { // any order: each name is separate
 		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
 			out["limits."+name] = q
 		}
@@ -125,8 +125,8 @@ func take(req, limits corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// podMissing: with a quota on processor or memory each container must say what it
-// wants of it, unless the pod says it as a whole.
+// podMissing: with a quota on cpu or memory, each container must set its request or limit, unless
+// the pod has pod-level resources.
 func podMissing(required []corev1.ResourceName, o runtime.Object) error {
 	pod, err := asPod(o)
 	if err != nil {
@@ -198,12 +198,12 @@ func podInScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (b
 	return false, nil
 }
 
-// endsByItself: the scope Terminating means pods with a deadline.
+// endsByItself: the scope Terminating selects pods with a deadline.
 func endsByItself(pod *corev1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds >= 0
 }
 
-// looksElsewhere reports whether an affinity term speaks of pods of other namespaces.
+// looksElsewhere reports whether an affinity term selects pods of other namespaces.
 func looksElsewhere(pod *corev1.Pod) bool {
 	a := pod.Spec.Affinity
 	if a == nil {

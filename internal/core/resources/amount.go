@@ -1,9 +1,9 @@
-// Package resources counts what pods ask for and what nodes have, and turns
-// requests and limits into the numbers of cgroups.
+// Package resources counts what pods request and what nodes have, and converts requests and limits
+// to cgroup values.
 //
-// Scheduler and node agent drive the same Ledger, so a pod that the one places
-// is a pod that the other admits. Everything here is a pure function of API
-// objects: it must never read the machine.
+// Scheduler and node agent use the same Ledger, so a pod that the scheduler assigns is a pod that
+// the agent admits. All functions are pure functions of API objects: they must never read the
+// machine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package resources
@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Amount is a quantity of every resource a pod can hold, in plain integers so
-// that the scheduler's inner loop neither parses nor allocates.
+// Amount is a quantity of every resource that a pod can use, as integers, so that the scheduler's
+// inner loop neither parses nor allocates.
 type Amount struct {
 	MilliCPU         int64    // thousandths of a core
 	Memory           int64    // bytes
@@ -26,7 +26,7 @@ type Amount struct {
 	Scalars          []Scalar // hugepages (bytes) and extended resources (pieces), sorted by name
 }
 
-// Scalar is a quantity of one further resource.
+// Scalar is a quantity of one other resource.
 type Scalar struct {
 	Name  corev1.ResourceName
 	Value int64
@@ -56,7 +56,7 @@ func (a Amount) IsZero() bool {
 	return a.MilliCPU == 0 && a.Memory == 0 && a.EphemeralStorage == 0 && len(a.Scalars) == 0
 }
 
-// Scalar returns the quantity of a further resource and whether it is known.
+// Scalar returns the quantity of another resource and whether it is known.
 func (a Amount) Scalar(name corev1.ResourceName) (int64, bool) {
 	i, found := a.find(name)
 	if !found {
@@ -65,7 +65,7 @@ func (a Amount) Scalar(name corev1.ResourceName) (int64, bool) {
 	return a.Scalars[i].Value, true
 }
 
-// add adds sign·b to a in place. Scalars that fall to zero stay known.
+// add adds sign·b to a in place. Scalars that become zero stay known.
 func (a *Amount) add(b Amount, sign int64) {
 	a.MilliCPU += sign * b.MilliCPU
 	a.Memory += sign * b.Memory

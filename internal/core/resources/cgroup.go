@@ -10,7 +10,8 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 )
 
-// The bounds of cpu shares, and the period of a cpu quota in microseconds (L0.52, L3.117a, L3.117c).
+// The limits of cpu shares, and the period of a cpu quota in microseconds (L0.52, L3.117a,
+// L3.117c).
 const (
 	MinCPUShares = 2
 	MaxCPUShares = 262144
@@ -18,13 +19,13 @@ const (
 	minCPUQuota  = 1000
 )
 
-// CPUShares converts thousandths of a core into cgroup v1 cpu shares (L3.117a).
+// CPUShares converts millicores to cgroup v1 cpu shares (L3.117a).
 func CPUShares(milliCPU int64) uint64 {
 	return uint64(min(max(milliCPU*1024/1000, MinCPUShares), MaxCPUShares))
 }
 
-// SharesMilliCPU converts shares back into thousandths of a core, as they are read from a
-// cgroup. With unified they were written as the coarser cpu.weight of cgroup v2 (L4.32a).
+// SharesMilliCPU converts shares that were read from a cgroup to millicores. With unified, they
+// were written as the coarser cpu.weight of cgroup v2 (L4.32a).
 func SharesMilliCPU(shares uint64, unified bool) int64 {
 	if unified {
 		shares = (CPUWeight(shares)-1)*(MaxCPUShares-MinCPUShares)/9999 + MinCPUShares
@@ -32,7 +33,7 @@ func SharesMilliCPU(shares uint64, unified bool) int64 {
 	return int64(shares*1000+1023) / 1024
 }
 
-// CPUQuota converts thousandths of a core into µs per CPUPeriod; 0 means no limit (L3.117c).
+// CPUQuota converts millicores to µs per CPUPeriod; 0 means no limit (L3.117c).
 func CPUQuota(milliCPU int64) int64 {
 	if milliCPU <= 0 {
 		return 0
@@ -40,15 +41,15 @@ func CPUQuota(milliCPU int64) int64 {
 	return max(milliCPU*CPUPeriod/1000, minCPUQuota)
 }
 
-// CPUWeight converts shares linearly into cgroup v2 cpu.weight, as pod and QoS cgroups use it (L3.117b).
+// CPUWeight converts shares linearly to cgroup v2 cpu.weight, as for pod and QoS cgroups (L3.117b).
 func CPUWeight(shares uint64) uint64 {
 	shares = min(max(shares, MinCPUShares), MaxCPUShares)
 	return 1 + (shares-MinCPUShares)*9999/(MaxCPUShares-MinCPUShares)
 }
 
-// ContainerCPUWeight converts shares into cgroup v2 cpu.weight on the curve that
-// current runtimes use for containers: it maps the smallest, the default (1024 to
-// 100) and the largest value of shares onto those of weight. 0 stays 0: unset.
+// ContainerCPUWeight converts shares to cgroup v2 cpu.weight with the curve that current runtimes
+// use for containers: it maps the smallest, the default (1024 to 100), and the largest value of
+// shares to those of weight. 0 stays 0: unset.
 func ContainerCPUWeight(shares uint64) uint64 {
 	switch {
 	case shares == 0:
@@ -62,12 +63,12 @@ func ContainerCPUWeight(shares uint64) uint64 {
 	return uint64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
 }
 
-// Cgroup is what a cgroup is to be set to. Zero values mean "no limit".
+// Cgroup has the values of a cgroup. Zero values mean "no limit".
 type Cgroup struct {
 	CPUShares uint64     // 2–262144, always set
 	CPUQuota  int64      // µs per CPUPeriod
 	Memory    int64      // bytes
-	HugePages []HugePage // sorted by size; page sizes not named here are to be limited to 0 (L3.117n)
+	HugePages []HugePage // sorted by size; other page sizes are limited to 0 (L3.117n)
 }
 
 // HugePage is a limit on pages of one size.
@@ -76,7 +77,7 @@ type HugePage struct {
 	Limit int64  // bytes
 }
 
-// PodCgroup computes the cgroup around all of a pod (L3.117e–g, n).
+// PodCgroup computes the cgroup of a pod (L3.117e–g, n).
 func PodCgroup(pod *corev1.Pod) Cgroup {
 	requests, limits := SpecRequests(pod), SpecLimits(pod)
 	cg := Cgroup{CPUShares: MinCPUShares, HugePages: hugePages(limits)}
@@ -115,7 +116,8 @@ func limitsAll(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return true
 }
 
-// BurstableShares is the share of the whole Burstable class: the cpu that its pods request (L3.117h).
+// BurstableShares is the cpu shares of the Burstable class: the sum of the cpu requests of its pods
+// (L3.117h).
 func BurstableShares(pods []*corev1.Pod) uint64 {
 	var milli int64
 	for _, pod := range pods {
@@ -127,8 +129,8 @@ func BurstableShares(pods []*corev1.Pod) uint64 {
 	return CPUShares(milli)
 }
 
-// ContainerCgroup computes the cgroup of one container of the pod: without an own
-// limit the pod's limit holds (L3.117j), without a cpu request the cpu limit counts.
+// ContainerCgroup computes the cgroup of one container of the pod: without its own limit the pod's
+// limit applies (L3.117j), without a cpu request the cpu limit counts.
 func ContainerCgroup(pod *corev1.Pod, c *corev1.Container) Cgroup {
 	limit := func(name corev1.ResourceName) (milli, value int64) {
 		q := c.Resources.Limits[name]
@@ -144,7 +146,7 @@ func ContainerCgroup(pod *corev1.Pod, c *corev1.Container) Cgroup {
 	if !named {
 		cpu = c.Resources.Limits.Cpu().MilliValue()
 	}
-	// The pod's pages are there for containers that limit none of that size themselves (L3.117j).
+	// The pod's huge pages are for containers that have no limit for that page size (L3.117j).
 	pages := hugePages(c.Resources.Limits)
 	if podresources.IsPodLevelLimitsSet(pod) {
 		for _, h := range hugePages(pod.Spec.Resources.Limits) {
@@ -167,9 +169,9 @@ func hugePages(limits corev1.ResourceList) []HugePage {
 	return pages
 }
 
-// LimitedSwap is the swap in bytes that a container may use where the node offers
-// swap (L3.117l). Only Burstable, non-critical containers that request some memory,
-// but less than their limit, get a share; it is that of their request in the node's memory.
+// LimitedSwap is the swap in bytes that a container may use if the node has swap (L3.117l). Only
+// Burstable, non-critical containers whose memory request is above zero and below their limit get a
+// share, in proportion to their request in the node's memory.
 func LimitedSwap(pod *corev1.Pod, c *corev1.Container, nodeMemory, nodeSwap int64) int64 {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	if QoS(pod) != corev1.PodQOSBurstable || IsCritical(pod) || request == 0 || request == limit || nodeMemory <= 0 {

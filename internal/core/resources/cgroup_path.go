@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// CgroupPath names a cgroup by its steps from the agent's root, outermost first:
-// kubepods, burstable, pod<uid> (L3.117d).
+// CgroupPath is a cgroup path as steps from the agent's root, outermost first: kubepods, burstable,
+// pod<uid> (L3.117d).
 type CgroupPath []string
 
-// QoSCgroup is the cgroup of a class. Guaranteed pods have no level of their own.
+// QoSCgroup is the cgroup of a QoS class. Guaranteed pods have no level of their own.
 func QoSCgroup(class corev1.PodQOSClass) CgroupPath {
 	switch class {
 	case corev1.PodQOSBurstable:

@@ -6,16 +6,16 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 )
 
-// What a container that names no request counts as when nodes are scored, so
-// that such pods spread too. It never counts for fitting.
+// The values for a container without a request when nodes are scored, so that such pods are spread,
+// too. They never count for fitting.
 const (
 	scoreMilliCPU = 100
 	scoreMemory   = 200 << 20
 )
 
-// Requests is what the pod holds on a node (L3.117i): the larger of its running
-// containers and of any step of its initialisation, plus overhead. A pod that is
-// being resized holds the larger of wanted, allocated and actual (L3.127a).
+// Requests is what the pod occupies on a node (L3.117i): the larger of its running containers and
+// of any step of its initialization, plus overhead. A pod that is being resized occupies the
+// largest of desired, allocated, and actual (L3.127a).
 func Requests(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodRequests(pod, podresources.PodResourcesOptions{
 		UseStatusResources: true,
@@ -23,7 +23,7 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 	})
 }
 
-// SpecRequests is what the pod's spec asks for, whatever its status says; with overhead.
+// SpecRequests is what the pod's spec requests, whatever its status; with overhead.
 func SpecRequests(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodRequests(pod, podresources.PodResourcesOptions{})
 }
@@ -33,12 +33,12 @@ func SpecLimits(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodLimits(pod, podresources.PodResourcesOptions{})
 }
 
-// Demand is what one pod takes from a node. It is computed once for a version
-// of a pod and then only added and subtracted.
+// Demand is what one pod takes from a node. It is computed once for a version of a pod and then
+// only added and subtracted.
 type Demand struct {
 	Amount
-	ScoreMilliCPU int64 // as MilliCPU, silent containers counted as 100m
-	ScoreMemory   int64 // as Memory, silent containers counted as 200Mi
+	ScoreMilliCPU int64 // as MilliCPU, containers without a request counted as 100m
+	ScoreMemory   int64 // as Memory, containers without a request counted as 200Mi
 }
 
 // DemandOf computes the demand of a pod.
@@ -59,7 +59,7 @@ func DemandOf(pod *corev1.Pod) Demand {
 	return d
 }
 
-// silent reports whether some container leaves cpu or memory unsaid.
+// silent reports whether a container has no cpu or memory request.
 func silent(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -74,7 +74,8 @@ func silent(pod *corev1.Pod) bool {
 	return false
 }
 
-// IsSidecar reports whether an init container is restartable, that is, runs beside the regular ones.
+// IsSidecar reports whether an init container is restartable and therefore runs beside the regular
+// containers.
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }

@@ -4,8 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Ledger counts what one node has and what its pods hold of it. The zero value
-// is a node that has nothing. One goroutine owns a Ledger.
+// Ledger counts what one node has and what its pods occupy. The zero value is a node without
+// resources. One goroutine owns a Ledger.
 type Ledger struct {
 	Allocatable Amount
 	MaxPods     int64
@@ -14,16 +14,16 @@ type Ledger struct {
 	ScoreUsed   struct{ MilliCPU, Memory int64 }
 }
 
-// SetNode takes the node's allocatable quantities; what pods hold stays counted.
+// SetNode sets the node's allocatable quantities; what pods occupy stays counted.
 func (l *Ledger) SetNode(node *corev1.Node) {
 	l.Allocatable = AmountOf(node.Status.Allocatable)
 	l.MaxPods = node.Status.Allocatable.Pods().Value()
 }
 
-// Add counts a pod in.
+// Add adds a pod.
 func (l *Ledger) Add(d Demand) { l.count(d, 1) }
 
-// Remove counts a pod out; d must be what Add was given.
+// Remove removes a pod; d must be the value given to Add.
 func (l *Ledger) Remove(d Demand) { l.count(d, -1) }
 
 func (l *Ledger) count(d Demand, sign int64) {
@@ -40,8 +40,8 @@ func (l *Ledger) Clone() Ledger {
 	return c
 }
 
-// Shortage is one resource a node has too little of, with the figures of L3.20:
-// cpu in thousandths of a core, the others in bytes or pieces.
+// Shortage is a resource of which the node has too little, with the values of L3.20: cpu in
+// millicores, others in bytes or pieces.
 type Shortage struct {
 	Name      corev1.ResourceName
 	Requested int64
@@ -49,13 +49,12 @@ type Shortage struct {
 	Capacity  int64
 }
 
-// Hopeless reports that the node could not serve the request even without any other pod (L2.32).
+// Hopeless reports that the node could not satisfy the request even without any other pod (L2.32).
 func (s Shortage) Hopeless() bool { return s.Name != corev1.ResourcePods && s.Requested > s.Capacity }
 
-// Fits returns what is missing on the node for one more pod, in the order pods,
-// cpu, memory, ephemeral storage, then further resources by name; nil when the
-// pod fits (L2.20, L3.37). Resources the pod does not ask for are not looked at,
-// so an overcommitted node still takes pods that want nothing of it.
+// Fits returns what the node lacks for one more pod, in the order pods, cpu, memory, ephemeral
+// storage, then other resources by name; nil if the pod fits (L2.20, L3.37). Resources that the pod
+// does not request are not checked, so an overcommitted node still accepts pods without requests.
 func Fits(l *Ledger, d Demand) []Shortage {
 	var short []Shortage
 	if l.Pods+1 > l.MaxPods {
@@ -80,7 +79,7 @@ func Fits(l *Ledger, d Demand) []Shortage {
 	return short
 }
 
-// FitsNow is Fits when only the answer matters; it does not allocate.
+// FitsNow is Fits without the details; it does not allocate.
 func FitsNow(l *Ledger, d Demand) bool {
 	if l.Pods+1 > l.MaxPods ||
 		exceeds(d.MilliCPU, l.Used.MilliCPU, l.Allocatable.MilliCPU) ||

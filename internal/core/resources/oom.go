@@ -33,7 +33,7 @@ func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, nodeMemory int64) int64 {
 	return min(max(oomBestEffort-oomBestEffort*request/nodeMemory, oomLowest), oomBestEffort-1)
 }
 
-// smallestRequest is the least memory that a regular container requests.
+// smallestRequest is the smallest memory request of a regular container.
 func smallestRequest(pod *corev1.Pod) int64 {
 	smallest := int64(-1)
 	for i := range pod.Spec.Containers {
@@ -44,7 +44,8 @@ func smallestRequest(pod *corev1.Pod) int64 {
 	return max(smallest, 0)
 }
 
-// unassigned is each container's even part of the pod-level memory request that no container claims.
+// unassigned is each container's even share of the pod-level memory request that no container
+// claims.
 func unassigned(pod *corev1.Pod) int64 {
 	if !podresources.IsPodLevelRequestsSet(pod) {
 		return 0

@@ -6,7 +6,7 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 )
 
-// QoS is the pod's quality of service class: the recorded one, else the computed one (L1.40).
+// QoS is the pod's quality of service class: the recorded one, otherwise the computed one (L1.40).
 func QoS(pod *corev1.Pod) corev1.PodQOSClass {
 	if pod.Status.QOSClass != "" {
 		return pod.Status.QOSClass
@@ -41,7 +41,7 @@ func ComputeQoS(pod *corev1.Pod) corev1.PodQOSClass {
 
 type cpuMemory struct{ cpu, memory resource.Quantity }
 
-// add sums up list and reports whether it names both cpu and memory, above zero.
+// add sums list and reports whether it has both cpu and memory, above zero.
 func (s *cpuMemory) add(list corev1.ResourceList) bool {
 	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
 	if cpu.Sign() > 0 {

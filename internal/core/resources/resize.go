@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Resize is a resize that waits for room on its node.
+// Resize is a resize that waits for resources on its node.
 type Resize struct {
-	Wanted *corev1.Pod // with the resources that it asks for
-	Held   *corev1.Pod // with those that it may use now
+	Wanted *corev1.Pod // with the desired resources
+	Held   *corev1.Pod // with the allocated resources
 	Since  time.Time   // when it was deferred
 }
 
-// CompareResizes orders the resizes that wait, for slices.SortFunc: what asks for no
-// more than it holds, then the higher priority, the better class, the longer wait
-// (L3.123). What comes first is tried first when room was made.
+// CompareResizes orders waiting resizes, for slices.SortFunc: first those that request no more than
+// is allocated, then by priority, QoS class, and waiting time (L3.123). When resources become free,
+// they are tried in this order.
 func CompareResizes(a, b Resize) int {
 	return cmp.Or(
 		cmp.Compare(a.grows(), b.grows()),
@@ -27,7 +27,7 @@ func CompareResizes(a, b Resize) int {
 	)
 }
 
-// grows is 1 when the resize asks for more cpu or memory than the pod holds.
+// grows is 1 if the resize requests more cpu or memory than is allocated.
 func (r *Resize) grows() int {
 	wanted, held := AmountOf(SpecRequests(r.Wanted)), AmountOf(SpecRequests(r.Held))
 	if wanted.MilliCPU > held.MilliCPU || wanted.Memory > held.Memory {
@@ -54,8 +54,8 @@ func classRank(pod *corev1.Pod) int {
 	}
 }
 
-// CheckMemoryLimit refuses a limit below what a container uses, both in bytes: the kernel
-// would kill it (L3.125).
+// CheckMemoryLimit rejects a limit below what a container uses, both in bytes: the kernel would
+// kill it (L3.125).
 func CheckMemoryLimit(container string, limit, used int64) error {
 	if limit <= 0 || used <= limit {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The resizes that wait are tried in the order of L3.123.
+// Waiting resizes are tried in the order of L3.123.
 func TestCompareResizes(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	resize := func(name string, held, wanted string, priority int32, class corev1.PodQOSClass, after time.Duration) Resize {

@@ -6,18 +6,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Weighted is a resource and how much it counts in a score.
+// Weighted is a resource and its weight in a score.
 type Weighted struct {
 	Name   corev1.ResourceName
 	Weight int64 // 1–100
 }
 
-// Point is a point of a function from utilization to score, both 0–100; between two points it is a straight line.
+// Point is a point of a function from utilization to score, both 0–100, which is linear between
+// points.
 type Point struct{ Utilization, Score int64 }
 
-// use is what the node would have given away of a resource with the pod, what it has
-// given away, and what it has. A further resource that the pod does not ask for does
-// not count: all three are 0.
+// use is how much of a resource is used on the node with the pod and without it, and the node's
+// capacity. An other resource that the pod does not request does not count: all three are 0.
 func use(l *Ledger, d Demand, name corev1.ResourceName, silentCount bool) (with, without, capacity int64) {
 	switch name {
 	case corev1.ResourceCPU:
@@ -57,8 +57,8 @@ func mean(l *Ledger, d Demand, of []Weighted, score func(used, capacity int64) i
 	return sum / weights
 }
 
-// LeastAllocated scores 0–100 by the share of each resource that stays free once the
-// pod is on the node (L2.10).
+// LeastAllocated scores 0–100 by the share of each resource that stays free with the pod on the
+// node (L2.10).
 func LeastAllocated(l *Ledger, d Demand, of []Weighted) int64 {
 	return mean(l, d, of, func(used, capacity int64) int64 {
 		if used > capacity {
@@ -68,13 +68,13 @@ func LeastAllocated(l *Ledger, d Demand, of []Weighted) int64 {
 	})
 }
 
-// MostAllocated scores 0–100 by the share of each resource that is in use once the pod is on the node.
+// MostAllocated scores 0–100 by the share of each resource that is used with the pod on the node.
 func MostAllocated(l *Ledger, d Demand, of []Weighted) int64 {
 	return mean(l, d, of, func(used, capacity int64) int64 { return min(used, capacity) * 100 / capacity })
 }
 
-// RequestedToCapacityRatio scores 0–100 by a function of the share of each resource
-// that is in use once the pod is on the node. Resources that score 0 do not count.
+// RequestedToCapacityRatio scores 0–100 by a function of the share of each resource that is used
+// with the pod on the node. Resources that score 0 do not count.
 func RequestedToCapacityRatio(l *Ledger, d Demand, of []Weighted, shape []Point) int64 {
 	var sum, weights int64
 	for _, r := range of {
@@ -93,7 +93,7 @@ func RequestedToCapacityRatio(l *Ledger, d Demand, of []Weighted, shape []Point)
 	return int64(math.Round(float64(sum) / float64(weights)))
 }
 
-// valueAt is the value of a function of straight lines, constant outside its points.
+// valueAt is the value of a piecewise linear function, constant outside its points.
 func valueAt(shape []Point, x int64) int64 {
 	for i, p := range shape {
 		if x > p.Utilization {
@@ -111,8 +111,8 @@ func valueAt(shape []Point, x int64) int64 {
 	return shape[len(shape)-1].Score
 }
 
-// Balanced scores 50–100 by how much more evenly the resources are used with the pod
-// on the node than without it; 75 when that makes no difference (L2.10).
+// Balanced scores 50–100 by how much more evenly the resources are used with the pod on the node
+// than without it; 75 if there is no difference (L2.10).
 func Balanced(l *Ledger, d Demand, of []Weighted) int64 {
 	var with, without shares
 	for _, r := range of {
@@ -124,7 +124,7 @@ func Balanced(l *Ledger, d Demand, of []Weighted) int64 {
 	return 50 + (50+with.evenness()-without.evenness())/2
 }
 
-// shares sums up the shares of resources, for their standard deviation.
+// shares sums the shares of resources, for their standard deviation.
 type shares struct {
 	n            int
 	first, last  float64
@@ -142,7 +142,7 @@ func (s *shares) add(share float64) {
 	s.squares += share * share
 }
 
-// evenness is 100 less the standard deviation, in hundredths.
+// evenness is 100 minus the standard deviation, in hundredths.
 func (s *shares) evenness() int64 {
 	var deviation float64
 	switch {
