@@ -2,6 +2,7 @@ package placement
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,32 +53,35 @@ func (t *podTerm) matches(c *Cluster, pod *corev1.Pod) bool {
 	return in && t.selector.Matches(labels.Set(pod.Labels))
 }
 
-// place is one value of one topology key: a zone, a host.
-type place struct{ key, value string }
-
-// affinityState counts, for one incoming pod, the pods that attract or repel it
-// in each place. It is made once for a decision.
+// affinityState counts, for one incoming pod, the pods that attract or repel it in
+// each domain.
 type affinityState struct {
 	cluster  *Cluster
-	affine   map[place]int // pods that meet all required terms of the incoming pod
-	anti     map[place]int // pods that a required anti-affinity term of the incoming pod names
-	repelled map[place]int // pods whose own anti-affinity names the incoming pod
-	selfMeet bool          // the incoming pod meets its own required terms
+	pod      *Pod
+	affine   keyed // pods that meet all required terms of the incoming pod
+	anti     keyed // pods that a required anti-affinity term of the incoming pod names
+	repelled keyed // pods whose own anti-affinity names the incoming pod
+	selfMeet bool  // the incoming pod meets its own required terms
 }
 
 func (c *Cluster) affinityState(p *Pod) *affinityState {
 	if len(p.affinity) == 0 && len(p.antiAffinity) == 0 && len(c.antiAffine) == 0 || !p.profile.asks(InterPodAffinity) {
 		return nil
 	}
-	s := &affinityState{cluster: c, affine: map[place]int{}, anti: map[place]int{}, repelled: map[place]int{}}
-	s.selfMeet = meetsAll(c, p.affinity, p.Object)
+	s := &affinityState{cluster: c, pod: p, selfMeet: meetsAll(c, p.affinity, p.Object)}
+	for i := range p.affinity {
+		s.affine.by(c, p.affinity[i].topologyKey)
+	}
+	for i := range p.antiAffinity {
+		s.anti.by(c, p.antiAffinity[i].topologyKey)
+	}
 	for _, other := range c.antiAffine {
-		s.count(p, other, other.node, 1, true, false)
+		s.countTheirs(other, other.node, 1)
 	}
 	if len(p.affinity) > 0 || len(p.antiAffinity) > 0 {
 		for _, namespace := range c.namespacesOf(p.affinity, p.antiAffinity) {
 			for _, other := range c.byNamespace[namespace] {
-				s.count(p, other, other.node, 1, false, true)
+				s.countOurs(other, other.node, 1)
 			}
 		}
 	}
@@ -114,119 +118,148 @@ func meetsAll(c *Cluster, terms []podTerm, pod *corev1.Pod) bool {
 }
 
 // count takes another pod on a node in or out of the counts.
-func (s *affinityState) count(p, other *Pod, n *Node, by int, theirs, ours bool) {
-	if s == nil || n.Object == nil {
+func (s *affinityState) count(other *Pod, n *Node, by int64) {
+	if s != nil && n.Object != nil {
+		s.countTheirs(other, n, by)
+		s.countOurs(other, n, by)
+	}
+}
+
+func (s *affinityState) countTheirs(other *Pod, n *Node, by int64) {
+	if n.Object == nil {
 		return
 	}
-	add := func(counts map[place]int, key string) {
-		if value, ok := n.label(key); ok {
-			counts[place{key, value}] += by
-			if counts[place{key, value}] == 0 {
-				delete(counts, place{key, value})
-			}
+	for i := range other.antiAffinity {
+		if other.antiAffinity[i].matches(s.cluster, s.pod.Object) {
+			s.repelled.by(s.cluster, other.antiAffinity[i].topologyKey).add(n, by)
 		}
 	}
-	if theirs {
-		for i := range other.antiAffinity {
-			if other.antiAffinity[i].matches(s.cluster, p.Object) {
-				add(s.repelled, other.antiAffinity[i].topologyKey)
-			}
-		}
-	}
-	if !ours {
+}
+
+func (s *affinityState) countOurs(other *Pod, n *Node, by int64) {
+	p := s.pod
+	if n.Object == nil {
 		return
 	}
 	if meetsAll(s.cluster, p.affinity, other.Object) {
 		for i := range p.affinity {
-			add(s.affine, p.affinity[i].topologyKey)
+			s.affine.by(s.cluster, p.affinity[i].topologyKey).add(n, by)
 		}
 	}
 	for i := range p.antiAffinity {
 		if p.antiAffinity[i].matches(s.cluster, other.Object) {
-			add(s.anti, p.antiAffinity[i].topologyKey)
+			s.anti.by(s.cluster, p.antiAffinity[i].topologyKey).add(n, by)
 		}
 	}
 }
 
 // filter applies required affinity both ways (L2.27).
-func (s *affinityState) filter(p *Pod, n *Node) *Refusal {
+func (s *affinityState) filter(node int) denial {
 	if s == nil {
-		return nil
+		return accepted
 	}
-	if !s.attracted(p, n) {
-		return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonAffinity}}
+	if !s.attracted(node) {
+		return affinityUnmet
 	}
-	for i := range p.antiAffinity {
-		if value, ok := n.label(p.antiAffinity[i].topologyKey); ok && s.anti[place{p.antiAffinity[i].topologyKey, value}] > 0 {
-			return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonAntiAffinity}, Curable: true}
+	for _, k := range s.anti {
+		if k.at(node) > 0 {
+			return antiAffinityMet
 		}
 	}
-	if s.repels(n) {
-		return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonOthersAffinity}, Curable: true}
+	for _, k := range s.repelled {
+		if k.at(node) > 0 {
+			return othersAntiAffinity
+		}
 	}
-	return nil
+	return accepted
 }
 
-// repels reports whether a pod in one of the node's places keeps the incoming pod away.
-func (s *affinityState) repels(n *Node) bool {
-	if len(s.repelled) == 0 {
-		return false
-	}
-	repels := false
-	for key, value := range n.Object.Labels { // any order: one is enough
-		repels = repels || s.repelled[place{key, value}] > 0
-	}
-	return repels
-}
-
-// attracted reports whether every required term is met in the node's places. The
+// attracted reports whether every required term is met in the node's domains. The
 // first pod of a group that is affine to itself may start anywhere.
-func (s *affinityState) attracted(p *Pod, n *Node) bool {
-	met := true
-	for i := range p.affinity {
-		value, ok := n.label(p.affinity[i].topologyKey)
-		if !ok {
+func (s *affinityState) attracted(node int) bool {
+	met, none := true, true
+	for _, k := range s.affine {
+		if k.of[node] < 0 {
 			return false
 		}
-		met = met && s.affine[place{p.affinity[i].topologyKey, value}] > 0
+		met = met && k.in[k.of[node]] > 0
+		none = none && k.nonzero == 0
 	}
-	return met || len(s.affine) == 0 && s.selfMeet
+	return met || none && s.selfMeet
 }
 
-// attraction sums up the preferences for each place, of the incoming pod and of those that run; nil when nobody cares.
-func (c *Cluster) attraction(p *Pod) map[place]int64 {
-	f := p.profile
-	if len(p.attractions) == 0 && len(c.attracting) == 0 || f.Weights.PodAffinity == 0 {
+// attraction sums up the preferences for each domain, of one incoming pod and of the pods that run.
+type attraction struct {
+	cluster *Cluster
+	pod     *Pod
+	sums    keyed
+}
+
+// attraction returns nil when nobody cares.
+func (c *Cluster) attraction(p *Pod) *attraction {
+	if len(p.attractions) == 0 && len(c.attracting) == 0 || p.profile.Weights.PodAffinity == 0 {
 		return nil
 	}
-	sum := map[place]int64{}
-	add := func(terms []podTerm, named *corev1.Pod, n *Node, fixed int64) {
-		for i := range terms {
-			if n.Object == nil || !terms[i].matches(c, named) {
-				continue
-			}
-			weight := terms[i].weight
-			if fixed != 0 {
-				weight = fixed
-			}
-			if value, ok := n.label(terms[i].topologyKey); ok {
-				sum[place{terms[i].topologyKey, value}] += weight
-			}
-		}
-	}
+	a := &attraction{cluster: c, pod: p}
 	for _, namespace := range c.namespacesOf(p.attractions) {
 		for _, other := range c.byNamespace[namespace] {
-			add(p.attractions, other.Object, other.node, 0)
+			a.add(p.attractions, other.Object, other.node, 0, 1)
 		}
 	}
-	prefers := len(p.attractions) > 0 || len(p.affinity) > 0 || len(p.antiAffinity) > 0
 	for _, other := range c.attracting {
-		if prefers || !f.IgnoreOthersPreferences {
-			add(other.attractions, p.Object, other.node, 0)
-		}
-		if f.HardPodAffinityWeight > 0 {
-			add(other.affinity, p.Object, other.node, f.HardPodAffinityWeight)
-		}
+		a.countTheirs(other, other.node, 1)
 	}
-	return sum
+	return a
+}
+
+// count takes another pod on a node in or out of the sums.
+func (a *attraction) count(other *Pod, n *Node, by int64) {
+	if a != nil {
+		a.add(a.pod.attractions, other.Object, n, 0, by)
+		a.countTheirs(other, n, by)
+	}
+}
+
+func (a *attraction) countTheirs(other *Pod, n *Node, by int64) {
+	p, f := a.pod, a.pod.profile
+	if !f.IgnoreOthersPreferences || len(p.attractions) > 0 || len(p.affinity) > 0 || len(p.antiAffinity) > 0 {
+		a.add(other.attractions, p.Object, n, 0, by)
+	}
+	if f.HardPodAffinityWeight > 0 {
+		a.add(other.affinity, p.Object, n, f.HardPodAffinityWeight, by)
+	}
+}
+
+func (a *attraction) add(terms []podTerm, named *corev1.Pod, n *Node, fixed, by int64) {
+	for i := range terms {
+		if n.Object == nil || !terms[i].matches(a.cluster, named) {
+			continue
+		}
+		weight := terms[i].weight
+		if fixed != 0 {
+			weight = fixed
+		}
+		a.sums.by(a.cluster, terms[i].topologyKey).add(n, by*weight)
+	}
+}
+
+// addScores gives the most attractive node 100, the least attractive one nothing.
+func (a *attraction) addScores(total []int64, nodes []int, weight int64) {
+	if a == nil || len(a.sums) == 0 {
+		return
+	}
+	sums := make([]int64, len(nodes))
+	low, high := int64(math.MaxInt64), int64(math.MinInt64)
+	for i, n := range nodes {
+		for _, k := range a.sums {
+			sums[i] += k.at(n)
+		}
+		low, high = min(low, sums[i]), max(high, sums[i])
+	}
+	if high == low {
+		return
+	}
+	for i := range sums {
+		total[i] += weight * int64(maxScore*float64(sums[i]-low)/float64(high-low))
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -24,6 +25,15 @@ type Cluster struct {
 	nominated   map[string][]*Pod
 	services    map[string]map[string]labels.Set // selectors, by namespace and name
 	controllers map[Owner]labels.Selector
+
+	groups     map[string]*group
+	topologies map[string]*topology
+	changes    []change
+	dropped    uint64 // changes that are no more in changes
+	shape      uint64 // counts what makes groups void
+	owners     uint64 // counts changes of services and controllers
+	uses       uint64
+	feasible   []int // room for the next decision
 }
 
 // NewCluster returns an empty cluster.
@@ -37,6 +47,8 @@ func NewCluster() *Cluster {
 		nominated:   map[string][]*Pod{},
 		services:    map[string]map[string]labels.Set{},
 		controllers: map[Owner]labels.Selector{},
+		groups:      map[string]*group{},
+		topologies:  map[string]*topology{},
 	}
 }
 
@@ -45,12 +57,19 @@ func (c *Cluster) SetNode(object *corev1.Node) Event {
 	n := c.nodeNamed(object.Name)
 	e := nodeEvent(n.Object, object, n)
 	if n.Object == nil {
+		n.index = len(c.nodes)
 		c.nodes = append(c.nodes, n)
+		c.reshape()
+	} else if !maps.Equal(n.Object.Labels, object.Labels) || !equality.Semantic.DeepEqual(n.Object.Spec.Taints, object.Spec.Taints) {
+		c.reshape()
 	}
 	before := n.images
 	n.Set(object)
-	c.countImages(before, -1)
-	c.countImages(n.images, 1)
+	if !slices.Equal(before, n.images) {
+		c.countImages(without(before, n.images), -1)
+		c.countImages(without(n.images, before), 1)
+	}
+	c.note(n, nil, 0)
 	return e
 }
 
@@ -64,6 +83,11 @@ func (c *Cluster) RemoveNode(name string) Event {
 	c.countImages(n.images, -1)
 	n.Object, n.images = nil, nil
 	c.nodes = slices.DeleteFunc(c.nodes, func(o *Node) bool { return o == n })
+	for i, o := range c.nodes {
+		o.index = i
+	}
+	c.changes, c.dropped = c.changes[:0], c.dropped+uint64(len(c.changes)) // they speak of indexes that moved
+	c.reshape()
 	c.dropIfEmpty(n)
 	return e
 }
@@ -81,6 +105,7 @@ func (c *Cluster) SetPod(p *Pod, node string) Event {
 	n.Add(p)
 	p.node = n
 	c.pods[uid] = p
+	c.note(n, p, 1)
 	peers := c.byNamespace[p.Object.Namespace]
 	p.namespaceIndex = len(peers)
 	c.byNamespace[p.Object.Namespace] = append(peers, p)
@@ -106,6 +131,7 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 	delete(c.pods, uid)
 	n := p.node
 	n.Remove(uid)
+	c.note(n, p, -1)
 	p.node = nil
 	namespace := p.Object.Namespace
 	peers := c.byNamespace[namespace]
@@ -178,6 +204,7 @@ func (c *Cluster) SetNamespace(name string, labels map[string]string) Event {
 		return Event{}
 	}
 	c.namespaces[name] = labels
+	c.shape++
 	return Event{filters: []Filter{InterPodAffinity}, namespaceChanged: true}
 }
 
@@ -187,6 +214,7 @@ func (c *Cluster) RemoveNamespace(name string) Event {
 		return Event{}
 	}
 	delete(c.namespaces, name)
+	c.shape++
 	return Event{filters: []Filter{InterPodAffinity}, namespaceChanged: true}
 }
 
@@ -221,7 +249,7 @@ func (c *Cluster) reservations(n *Node, p *Pod) []*Pod {
 func (c *Cluster) nodeNamed(name string) *Node {
 	n, ok := c.byName[name]
 	if !ok {
-		n = &Node{name: name}
+		n = &Node{name: name, hash: hashOf(name)}
 		c.byName[name] = n
 	}
 	return n
@@ -237,6 +265,11 @@ func (c *Cluster) countImages(images []nodeImage, by int) {
 	for _, image := range images {
 		if c.images[image.name] += by; c.images[image.name] == 0 {
 			delete(c.images, image.name)
+		}
+		for key, g := range c.groups { // any order: each by itself
+			if slices.Contains(g.images, image.name) {
+				delete(c.groups, key) // how common the image is counts on each node
+			}
 		}
 	}
 }

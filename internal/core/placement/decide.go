@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,25 +10,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// state is what a decision knows of the whole cluster for its pod.
-type state struct {
-	pod      *Pod
-	spread   *spreadState
-	affinity *affinityState
-}
-
-func (c *Cluster) stateFor(p *Pod) *state {
-	return &state{pod: p, spread: c.spreadState(p), affinity: c.affinityState(p)}
-}
-
 // Decision is where a pod goes, or why it can't go anywhere.
 type Decision struct {
-	Node     string // empty when no node fits
-	Refusals []NodeRefusal
-	Conflict string // why the pod fits no node whatever; Refusals is empty then
-	Excluded int    // nodes that the pod's affinity doesn't name; they are not among Refusals
-	Nodes    int    // how many there are
-	Next     int    // where the next decision is to start looking
+	Node     string        // empty when no node fits
+	Refusals []NodeRefusal // shared with other decisions: read only
+	Conflict string        // why the pod fits no node whatever; Refusals is empty then
+	Excluded int           // nodes that the pod's affinity doesn't name; they are not among Refusals
+	Nodes    int           // how many there are
+	Next     int           // where the next decision is to start looking
+
+	summary *summary // of Refusals, if that was made before
+}
+
+// summary is what a list of refusals says together.
+type summary struct {
+	filters []Filter // each once
+	reasons tally
+}
+
+func summaryOf(refusals []NodeRefusal) *summary {
+	s := &summary{reasons: tally{}}
+	for i := range refusals {
+		if f := refusals[i].Filter; !slices.Contains(s.filters, f) {
+			s.filters = append(s.filters, f)
+		}
+		s.reasons.add(1, refusals[i].Reasons...)
+	}
+	return s
+}
+
+func (d Decision) said() *summary {
+	if d.summary != nil {
+		return d.summary
+	}
+	return summaryOf(d.Refusals)
 }
 
 // NodeRefusal is the refusal of one node.
@@ -48,39 +64,116 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 		d.Conflict = reasonConflict
 		return d
 	}
-	s := c.stateFor(p)
-	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && c.refusal(s, n) == nil {
+	if p.only != nil {
+		return c.decideAmong(p, d)
+	}
+	g := c.groupOf(p)
+	s := state{p, g.hard, g.affinity}
+	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && c.refusal(&s, n) == nil {
 		d.Node = n.Object.Name
 		return d
 	}
-	var feasible []*Node
-	look := func(n *Node) {
-		if r := c.refusal(s, n); r != nil {
-			d.Refusals = append(d.Refusals, NodeRefusal{n.Object.Name, *r})
-		} else {
-			feasible = append(feasible, n)
+	reserved := c.refusedByReservations(&s)
+	enough := p.profile.sampleSize(len(c.nodes))
+	feasible := c.feasible[:0]
+	looked := 0
+	for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
+		i := start%len(c.nodes) + looked
+		if i >= len(c.nodes) {
+			i -= len(c.nodes)
+		}
+		v := &g.verdicts[i]
+		if v.refusal == nil && v.features == nil && (len(reserved) == 0 || reserved[i] == nil) && (g.hard == nil && g.affinity == nil || s.topology(i) == accepted) {
+			feasible = append(feasible, i)
 		}
 	}
-	if p.only != nil {
-		d.Excluded = len(c.nodes)
-		for _, name := range p.only {
-			if n := c.Node(name); n != nil {
-				d.Excluded--
-				look(n)
-			}
-		}
-	} else {
-		enough := p.profile.sampleSize(len(c.nodes))
-		looked := 0
-		for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
-			look(c.nodes[(start+looked)%len(c.nodes)])
-		}
-		d.Next = (start + looked) % len(c.nodes)
-	}
+	c.feasible = feasible
+	d.Next = (d.Next + looked) % len(c.nodes)
 	if len(feasible) > 0 {
-		d.Node, d.Refusals, d.Excluded = c.best(p, feasible).Object.Name, nil, 0
+		d.Node = c.nodes[g.best(p, feasible)].Object.Name
+		return d
+	}
+	if len(reserved) > 0 {
+		d.Refusals = c.refusals(g, &s, reserved)
+	} else {
+		if g.diagnosis == nil {
+			g.diagnosis = c.refusals(g, &s, nil)
+			g.summary = summaryOf(g.diagnosis)
+		}
+		d.Refusals, d.summary = g.diagnosis, g.summary
 	}
 	return d
+}
+
+// refusals lists what each node says to a pod that fits nowhere.
+func (c *Cluster) refusals(g *group, s *state, reserved map[int]*Refusal) []NodeRefusal {
+	refusals := make([]NodeRefusal, len(c.nodes))
+	for i, n := range c.nodes {
+		r := reserved[i]
+		if r == nil {
+			r = g.verdicts[i].refusal
+		}
+		if r == nil {
+			r = s.topology(i).refusal()
+		}
+		if r == nil {
+			r = g.verdicts[i].features
+		}
+		refusals[i] = NodeRefusal{n.Object.Name, *r}
+	}
+	return refusals
+}
+
+// decideAmong decides for a pod whose affinity names the only nodes it can go to.
+func (c *Cluster) decideAmong(p *Pod, d Decision) Decision {
+	s := c.stateFor(p)
+	var feasible []int
+	d.Excluded = len(c.nodes)
+	for _, name := range p.only {
+		n := c.Node(name)
+		if n == nil {
+			continue
+		}
+		d.Excluded--
+		if r := c.refusal(s, n); r != nil {
+			d.Refusals = append(d.Refusals, NodeRefusal{name, *r})
+		} else {
+			feasible = append(feasible, n.index)
+		}
+	}
+	switch n := c.Node(p.Object.Status.NominatedNodeName); {
+	case len(feasible) == 0:
+		return d
+	case n != nil && slices.Contains(feasible, n.index):
+		d.Node = n.Object.Name
+	case len(feasible) == 1:
+		d.Node = c.nodes[feasible[0]].Object.Name
+	default:
+		d.Node = c.nodes[c.groupOf(p).best(p, feasible)].Object.Name
+	}
+	d.Refusals, d.Excluded = nil, 0
+	return d
+}
+
+// refusedByReservations are the nodes that refuse the pod because of room that more
+// important pods reserved there, by Node.index.
+func (c *Cluster) refusedByReservations(s *state) map[int]*Refusal {
+	var refused map[int]*Refusal
+	for name := range c.nominated { // any order: each node by itself
+		n := c.Node(name)
+		if n == nil {
+			continue
+		}
+		if ahead := c.reservations(n, s.pod); len(ahead) > 0 {
+			if r := s.filter(n.with(ahead)); r != nil {
+				if refused == nil {
+					refused = map[int]*Refusal{}
+				}
+				refused[n.index] = r
+			}
+		}
+	}
+	return refused
 }
 
 // refusal filters one node, with the room that more important pods reserved there
@@ -114,9 +207,9 @@ func (d Decision) Filters() []Filter {
 	if d.Conflict != "" || d.Excluded > 0 {
 		filters = append(filters, NodeAffinity)
 	}
-	for i := range d.Refusals {
-		if !slices.Contains(filters, d.Refusals[i].Filter) {
-			filters = append(filters, d.Refusals[i].Filter)
+	for _, f := range d.said().filters {
+		if !slices.Contains(filters, f) {
+			filters = append(filters, f)
 		}
 	}
 	return filters
@@ -128,10 +221,7 @@ func (d Decision) Message(preemption string) string {
 	if d.Nodes == 0 {
 		return "no nodes available to schedule pods"
 	}
-	reasons := tally{}
-	for i := range d.Refusals {
-		reasons.add(1, d.Refusals[i].Reasons...)
-	}
+	reasons := maps.Clone(d.said().reasons)
 	reasons.add(d.Excluded, reasonExcluded)
 	message := reasons.unavailable(d.Nodes)
 	if d.Conflict != "" {

@@ -54,13 +54,49 @@ func (s *state) filter(n *Node) *Refusal {
 	if r := n.refuses(s.pod); r != nil {
 		return r
 	}
-	if r := s.spread.filter(n); r != nil {
-		return r
-	}
-	if r := s.affinity.filter(s.pod, n); r != nil {
-		return r
+	if d := s.topology(n.index); d != accepted {
+		return d.refusal()
 	}
 	return n.lacksFeatures(s.pod)
+}
+
+// topology asks the filters that look at other nodes, too, about the node with this index.
+func (s *state) topology(node int) denial {
+	if d := s.hard.filter(node); d != accepted {
+		return d
+	}
+	return s.affinity.filter(node)
+}
+
+// denial is the answer of a filter that looks at other nodes: most decisions need no
+// more of it than whether the node is accepted.
+type denial uint8
+
+const (
+	accepted denial = iota
+	spreadLabel
+	spreadSkew
+	affinityUnmet
+	antiAffinityMet
+	othersAntiAffinity
+)
+
+// refusal says the same in full; nil when the node is accepted.
+func (d denial) refusal() *Refusal {
+	switch d {
+	case spreadLabel:
+		return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpreadLabel}}
+	case spreadSkew:
+		return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpread}, Curable: true}
+	case affinityUnmet:
+		return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonAffinity}}
+	case antiAffinityMet:
+		return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonAntiAffinity}, Curable: true}
+	case othersAntiAffinity:
+		return &Refusal{Filter: InterPodAffinity, Reasons: []string{reasonOthersAffinity}, Curable: true}
+	default:
+		return nil
+	}
 }
 
 // refuses asks the filters that look at nothing but the node and its own pods.

@@ -31,6 +31,17 @@ func sameImages(a, b []corev1.ContainerImage) bool {
 	})
 }
 
+// without are the images of which others has no name.
+func without(images, others []nodeImage) []nodeImage {
+	var rest []nodeImage
+	for _, image := range images {
+		if _, found := slices.BinarySearchFunc(others, image.name, func(o nodeImage, name string) int { return cmp.Compare(o.name, name) }); !found {
+			rest = append(rest, image)
+		}
+	}
+	return rest
+}
+
 // The bounds between which image sizes count, and the largest for one container.
 const (
 	smallImages = 23 << 20

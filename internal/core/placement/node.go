@@ -17,6 +17,8 @@ type Node struct {
 	Ledger resources.Ledger
 
 	name   string // in the Cluster
+	hash   uint64 // of name
+	index  int    // in Cluster.nodes
 	pods   []*Pod
 	ports  []HostPort
 	images []nodeImage // of Object, sorted by name

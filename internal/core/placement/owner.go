@@ -60,6 +60,7 @@ func (c *Cluster) SetOwner(o Owner, selector *metav1.LabelSelector) Event {
 			return Event{}
 		}
 		services[o.Name] = selector.MatchLabels
+		c.owners++
 		return Event{owners: true}
 	}
 	parsed := selectorOf(selector)
@@ -67,6 +68,7 @@ func (c *Cluster) SetOwner(o Owner, selector *metav1.LabelSelector) Event {
 		return Event{}
 	}
 	c.controllers[o] = parsed
+	c.owners++
 	return Event{owners: true}
 }
 
@@ -79,12 +81,14 @@ func (c *Cluster) RemoveOwner(o Owner) Event {
 		if delete(c.services[o.Namespace], o.Name); len(c.services[o.Namespace]) == 0 {
 			delete(c.services, o.Namespace)
 		}
+		c.owners++
 		return Event{owners: true}
 	}
 	if _, ok := c.controllers[o]; !ok {
 		return Event{}
 	}
 	delete(c.controllers, o)
+	c.owners++
 	return Event{owners: true}
 }
 

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -373,27 +372,5 @@ func TestSampleSize(t *testing.T) { // L2.11
 		if got := DefaultProfile().sampleSize(nodes); got != want {
 			t.Errorf("%d nodes: %d, want %d", nodes, got, want)
 		}
-	}
-}
-
-func BenchmarkDecide(b *testing.B) {
-	for _, size := range []struct{ nodes, pods int }{{1, 200}, {1000, 10000}} {
-		b.Run(fmt.Sprintf("%dx%d", size.nodes, size.pods), func(b *testing.B) {
-			c := NewCluster()
-			for i := range size.nodes {
-				c.SetNode(makeNode(fmt.Sprint("n", i), "64", "256Gi", allocatable("pods", "1000")))
-			}
-			for i := range size.pods {
-				c.SetPod(Prepare(makePod(fmt.Sprint("p", i), requests("cpu", "10m"))), fmt.Sprint("n", i%size.nodes))
-			}
-			p := Prepare(makePod("new", requests("cpu", "10m"), requests("memory", "1Mi")))
-			start := 0
-			for b.Loop() {
-				d := c.Decide(p, start)
-				if start = d.Next; d.Node == "" {
-					b.Fatal(d.Message(""))
-				}
-			}
-		})
 	}
 }

@@ -47,6 +47,10 @@ type Pod struct {
 	features     features.FeatureSet // that its node must declare
 	controller   Owner               // zero when none
 
+	wishes, company string  // name its group; computed once
+	siblings        *string // name the pods it is spread from by default, as of siblingsAt
+	siblingsAt      uint64
+
 	node           *Node // where the Cluster counts it; nil when nowhere
 	namespaceIndex int   // position in Cluster.byNamespace
 }

@@ -39,7 +39,8 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	if message := c.mayNotPreempt(p, d); message != "" {
 		return Preemption{Message: message}
 	}
-	s := c.stateFor(p)
+	g := c.groupOf(p)
+	s := &state{p, g.hard, g.affinity}
 	var found []candidate
 	var filters []Filter
 	reasons := tally{}
@@ -115,14 +116,14 @@ type candidate struct {
 // one node, or says why even removing all of them doesn't.
 func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, *Refusal) {
 	trial := n.with(nil)
-	move := func(other *Pod, by int) {
+	move := func(other *Pod, by int64) {
 		if by < 0 {
 			trial.Remove(other.Object.UID)
 		} else {
 			trial.Add(other)
 		}
-		s.spread.count(other, n, by)
-		s.affinity.count(s.pod, other, n, by, true, true)
+		s.hard.count(other, n, by)
+		s.affinity.count(other, n, by)
 	}
 	var lower []*Pod
 	for _, other := range n.pods {

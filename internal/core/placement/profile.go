@@ -14,7 +14,7 @@ import (
 // KubeSchedulerConfiguration can change. A Profile is a value: it must not change
 // once a pod is prepared with it.
 type Profile struct {
-	Name    string   // of the scheduler, as pods give it
+	Name    string   // of the scheduler, as pods give it; a Cluster tells profiles apart by it
 	Off     []Filter // filters that are not asked
 	Weights Weights
 

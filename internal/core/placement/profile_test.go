@@ -37,6 +37,7 @@ func TestFiltersOff(t *testing.T) {
 				t.Errorf("with the filter: %+v", d)
 			}
 			off, other := DefaultProfile(), DefaultProfile()
+			off.Name, other.Name = "off", "other"
 			off.Off, other.Off = []Filter{filter}, []Filter{"Other"}
 			if d := c.Decide(PrepareFor(test.pod, off), 0); d.Node == "" {
 				t.Errorf("without the filter: %+v", d.Refusals)
@@ -92,6 +93,7 @@ func TestProfileArguments(t *testing.T) {
 			c := clusterOf(nodes, test.on...)
 			c.SetOwner(Owner{Service, "default", "s"}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}})
 			f := DefaultProfile()
+			f.Name = "changed"
 			test.change(f)
 			if d := c.Decide(Prepare(test.pod), 0); d.Node != test.before {
 				t.Errorf("by default %q, want %q", d.Node, test.before)

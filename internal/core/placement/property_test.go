@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"carob/internal/core/resources"
@@ -106,12 +108,22 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
+// said leaves what is derived from the rest out of a comparison.
+var said = cmpopts.IgnoreUnexported(Decision{})
+
 // TestIncrementalEqualsFresh: whatever was added, moved and removed, the picture
 // equals one that is made anew from what is left.
 func TestIncrementalEqualsFresh(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := genCluster(t)
 		names := []string{"n0", "n1", "n2", "elsewhere"}
+		service := Owner{Service, "default", "s"}
+		regulars := []*Pod{Prepare(makePod("r1", app("x"), requests("cpu", "300m"))), Prepare(makePod("r2", app("x"), affine(true, corev1.LabelHostname, "x"))),
+			Prepare(makePod("r3", app("y"), affine(false, corev1.LabelTopologyZone, "x"))), Prepare(makePod("r4", app("y"), spreads(corev1.LabelTopologyZone, 1, "y"))),
+			Prepare(makePod("r5", app("y"), hostPort(80, "")))}
+		for i := range rapid.IntRange(0, 4).Draw(t, "more") {
+			regulars = append(regulars, Prepare(genPod(t, fmt.Sprint("r", 6+i))))
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"pod": func(t *rapid.T) {
 				c.SetPod(Prepare(genPod(t, fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))), rapid.SampledFrom(names).Draw(t, "node"))
@@ -121,6 +133,18 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 			},
 			"node":    func(t *rapid.T) { c.SetNode(genNode(t, rapid.SampledFrom(names).Draw(t, "node"))) },
 			"no node": func(t *rapid.T) { c.RemoveNode(rapid.SampledFrom(names).Draw(t, "node")) },
+			"service": func(t *rapid.T) {
+				c.SetOwner(service, &metav1.LabelSelector{MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}})
+			},
+			"no service": func(*rapid.T) { c.RemoveOwner(service) },
+			"namespace": func(t *rapid.T) {
+				c.SetNamespace("default", map[string]string{"n": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "label")})
+			},
+			"preempt": func(t *rapid.T) {
+				if d := c.Decide(regulars[0], 0); d.Node == "" {
+					c.Preempt(regulars[0], d, nil) // must leave what is remembered as it is
+				}
+			},
 			"": func(t *rapid.T) {
 				fresh := NewCluster()
 				for _, n := range c.nodes {
@@ -128,6 +152,16 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 				}
 				for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
 					fresh.SetPod(Prepare(c.pods[uid].Object), c.pods[uid].node.name)
+				}
+				for name, labels := range c.services["default"] {
+					fresh.SetOwner(Owner{Service, "default", name}, &metav1.LabelSelector{MatchLabels: labels})
+				}
+				fresh.SetNamespace("default", c.namespaces["default"])
+				// Some of the pods come again and again, so that what is remembered for them is used.
+				for _, p := range regulars {
+					if a, b := c.Decide(p, 0), fresh.Decide(Prepare(p.Object), 0); !cmp.Equal(a, b, said) {
+						t.Fatalf("%s: %s", p.Object.Name, cmp.Diff(a, b, said))
+					}
 				}
 				p := Prepare(genPod(t, "new"))
 				a, b := c.Decide(p, 0), fresh.Decide(p, 0)
@@ -161,7 +195,7 @@ func TestPreemptionIsEnough(t *testing.T) {
 			}
 			return
 		}
-		if after := c.Decide(p, 0); !cmp.Equal(after, d) {
+		if after := c.Decide(p, 0); !cmp.Equal(after, d, said) {
 			t.Fatal("looking for victims changed the cluster")
 		}
 		for _, v := range got.Victims {

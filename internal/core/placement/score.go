@@ -11,51 +11,58 @@ import (
 
 const maxScore = 100
 
-// best picks the node with the highest score among those the pod fits on. Equal
+// best picks the node with the highest score among those, by index, that the pod fits on. Equal
 // nodes are told apart by a hash of pod and node: as good as a die, but the same
 // decision gives the same answer.
-func (c *Cluster) best(p *Pod, nodes []*Node) *Node {
+func (g *group) best(p *Pod, nodes []int) int {
 	if len(nodes) == 1 {
 		return nodes[0]
 	}
-	scores := c.scores(p, nodes)
-	winner, high := 0, int64(math.MinInt64)
-	for i, score := range scores {
-		if score > high || score == high && lot(p, nodes[i]) < lot(p, nodes[winner]) {
-			winner, high = i, score
+	total := g.scores(p, nodes)
+	pod := hashOf(string(p.Object.UID))
+	winner, high, lowest := 0, int64(math.MinInt64), uint64(0)
+	for i, score := range total {
+		if score < high {
+			continue
+		}
+		if l := lot(pod, g.verdicts[nodes[i]].hash); score > high || l < lowest {
+			winner, high, lowest = i, score, l
 		}
 	}
 	return nodes[winner]
 }
 
-func lot(p *Pod, n *Node) uint64 {
+func hashOf(s string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(p.Object.UID))
-	h.Write([]byte(n.Object.Name))
+	h.Write([]byte(s))
 	return h.Sum64()
 }
 
-func (c *Cluster) scores(p *Pod, nodes []*Node) []int64 {
+// lot mixes two hashes.
+func lot(a, b uint64) uint64 {
+	x := a ^ b*0x9e3779b97f4a7c15
+	x = (x ^ x>>32) * 0xd6e8feb86659fd93
+	return x ^ x>>32
+}
+
+// scores rates the nodes of a group that the pod fits on.
+func (g *group) scores(p *Pod, nodes []int) []int64 {
 	total := make([]int64, len(nodes))
-	raw := make([]int64, len(nodes))
-	w, f := p.profile.Weights, p.profile
+	disliked, liked := false, false
 	for i, n := range nodes {
-		total[i] = c.ownScore(p, n)
-		raw[i] = disliked(n.Object.Spec.Taints, p.Object)
+		v := &g.verdicts[n]
+		total[i] = v.own
+		disliked, liked = disliked || v.disliked != 0, liked || v.liked != 0
 	}
-	addNormalized(total, raw, w.Taints, true)
-	if p.preferred != nil || f.AddedPreferred != nil {
-		for i, n := range nodes {
-			raw[i] = p.liking(n)
-		}
-		addNormalized(total, raw, w.NodeAffinity, false)
+	w := &p.profile.Weights
+	if disliked && w.Taints != 0 {
+		addNormalized(total, w.Taints, true, func(i int) int64 { return g.verdicts[nodes[i]].disliked })
 	}
-	if attraction := c.attraction(p); len(attraction) > 0 {
-		addAttraction(total, nodes, attraction, w.PodAffinity)
+	if liked && w.NodeAffinity != 0 {
+		addNormalized(total, w.NodeAffinity, false, func(i int) int64 { return g.verdicts[nodes[i]].liked })
 	}
-	if rates := c.unevenness(p, nodes); rates != nil {
-		addSpread(total, rates, w.Spread)
-	}
+	g.attraction.addScores(total, nodes, w.PodAffinity)
+	g.soft.addScores(total, nodes, w.Spread)
 	return total
 }
 
@@ -98,56 +105,20 @@ func disliked(taints []corev1.Taint, pod *corev1.Pod) int64 {
 	return count
 }
 
-// addNormalized scales raw so that its highest value counts 100, or 0 when reversed.
-func addNormalized(total, raw []int64, weight int64, reverse bool) {
+// addNormalized scales raw scores so that the highest one counts 100, or 0 when reversed.
+func addNormalized(total []int64, weight int64, reverse bool, raw func(i int) int64) {
 	var high int64
-	for _, r := range raw {
-		high = max(high, r)
+	for i := range total {
+		high = max(high, raw(i))
 	}
-	for i, r := range raw {
+	for i := range total {
 		score := int64(0)
 		if high > 0 {
-			score = maxScore * r / high
+			score = maxScore * raw(i) / high
 		}
 		if reverse {
 			score = maxScore - score
 		}
 		total[i] += weight * score
-	}
-}
-
-func addAttraction(total []int64, nodes []*Node, attraction map[place]int64, weight int64) {
-	sums := make([]int64, len(nodes))
-	low, high := int64(math.MaxInt64), int64(math.MinInt64)
-	for i, n := range nodes {
-		for key, value := range n.Object.Labels { // any order: a sum
-			sums[i] += attraction[place{key, value}]
-		}
-		low, high = min(low, sums[i]), max(high, sums[i])
-	}
-	if high == low {
-		return
-	}
-	for i := range sums {
-		total[i] += weight * int64(maxScore*float64(sums[i]-low)/float64(high-low))
-	}
-}
-
-// addSpread gives the emptiest domains 100; nodes without the key get nothing.
-func addSpread(total []int64, rates []float64, weight int64) {
-	low, high := math.Inf(1), 0.0
-	for _, r := range rates {
-		if r >= 0 {
-			low, high = min(low, r), max(high, r)
-		}
-	}
-	for i, r := range rates {
-		switch {
-		case r < 0:
-		case high == 0:
-			total[i] += weight * maxScore
-		default:
-			total[i] += weight * int64(maxScore*(high+low-r)/high)
-		}
 	}
 }

@@ -79,39 +79,50 @@ func (c *Cluster) spreadOf(p *Pod, hard bool) spreading {
 	}
 }
 
-// spreadState counts matching pods in every domain of each constraint that
-// filters, for one incoming pod.
+// spreadState counts, for the constraints of one strictness of one incoming pod, the
+// matching pods in every domain.
 type spreadState struct {
 	spreading
-	counts []map[string]int // for each constraint: domain to matching pods
+	counts []domainCounts // for each constraint
 }
 
-func (c *Cluster) spreadState(p *Pod) *spreadState {
-	s := &spreadState{spreading: c.spreadOf(p, true)}
+// domainCounts are the counts of one constraint.
+type domainCounts struct {
+	*counts
+	looks   []bool // by Node.index: the constraint looks at the node
+	present []bool // by domain: it has such a node
+	domains int    // that are present
+	least   int64  // of the counts of present domains
+	stale   bool   // least is to be computed again
+	self    int64  // 1 when the incoming pod counts itself
+}
+
+func (c *Cluster) spreadState(p *Pod, hard bool) *spreadState {
+	s := &spreadState{spreading: c.spreadOf(p, hard)}
 	if len(s.constraints) == 0 {
 		return nil
 	}
 	for i := range s.constraints {
-		s.counts = append(s.counts, c.domains(s.spreading, i))
+		k := newCounts(c.topology(s.constraints[i].key))
+		d := domainCounts{counts: k, looks: make([]bool, len(c.nodes)), present: make([]bool, k.n), stale: true}
+		if s.constraints[i].selector.Matches(labels.Set(p.Object.Labels)) {
+			d.self = 1
+		}
+		for _, n := range c.nodes {
+			if d.looks[n.index] = s.eligible(i, n); !d.looks[n.index] {
+				continue
+			}
+			if number := k.of[n.index]; number >= 0 && !d.present[number] {
+				d.present[number] = true
+				d.domains++
+			}
+		}
+		s.counts = append(s.counts, d)
+	}
+	for _, other := range c.byNamespace[p.Object.Namespace] {
+		s.count(other, other.node, 1)
 	}
 	return s
-}
-
-// domains counts the matching pods in every domain that eligible nodes form;
-// domains without such pods stand with 0.
-func (c *Cluster) domains(s spreading, i int) map[string]int {
-	counts := map[string]int{}
-	for _, n := range c.nodes {
-		if value, ok := n.label(s.constraints[i].key); ok && s.eligible(i, n) {
-			counts[value] += 0
-		}
-	}
-	for _, other := range c.byNamespace[s.pod.Object.Namespace] {
-		if domain, ok := s.counted(i, other, other.node); ok {
-			counts[domain]++
-		}
-	}
-	return counts
 }
 
 // eligible reports whether the constraint looks at the node: it has all topology
@@ -134,90 +145,104 @@ func (s spreading) hasKeys(n *Node) bool {
 	return true
 }
 
-// counted reports whether constraint i counts the other pod, and in which domain. Pods that end don't count.
-func (s spreading) counted(i int, other *Pod, n *Node) (string, bool) {
-	if n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace || other.Object.DeletionTimestamp != nil ||
-		!s.constraints[i].selector.Matches(labels.Set(other.Object.Labels)) {
-		return "", false
-	}
-	domain, ok := n.label(s.constraints[i].key)
-	return domain, ok && s.eligible(i, n)
-}
-
-// count takes another pod on a node in or out of the counts.
-func (s *spreadState) count(other *Pod, n *Node, by int) {
-	if s == nil {
+// count takes another pod on a node in or out of the counts. Pods that end don't count.
+func (s *spreadState) count(other *Pod, n *Node, by int64) {
+	if s == nil || n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace || other.Object.DeletionTimestamp != nil {
 		return
 	}
 	for i := range s.counts {
-		if domain, ok := s.counted(i, other, n); ok {
-			s.counts[i][domain] += by
+		k := &s.counts[i]
+		if k.looks[n.index] && s.constraints[i].selector.Matches(labels.Set(other.Object.Labels)) && k.add(n, by) {
+			k.stale = true
 		}
 	}
+}
+
+// minimum is the least count of a domain, 0 while there are fewer domains than there should be.
+func (k *domainCounts) minimum(minDomains int) int64 {
+	if k.domains < minDomains || k.domains == 0 {
+		return 0
+	}
+	if k.stale {
+		k.least, k.stale = math.MaxInt64, false
+		for d, count := range k.in {
+			if k.present[d] {
+				k.least = min(k.least, count)
+			}
+		}
+	}
+	return k.least
 }
 
 // filter refuses a node that would make the domains too uneven (L2.26).
-func (s *spreadState) filter(n *Node) *Refusal {
+func (s *spreadState) filter(node int) denial {
 	if s == nil {
-		return nil
+		return accepted
 	}
 	for i := range s.counts {
-		c := &s.constraints[i]
-		domain, ok := n.label(c.key)
-		if !ok {
-			return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpreadLabel}}
+		c, k := &s.constraints[i], &s.counts[i]
+		if k.of[node] < 0 {
+			return spreadLabel
 		}
-		least := math.MaxInt
-		for _, count := range s.counts[i] { // any order: the least of all
-			least = min(least, count)
-		}
-		if len(s.counts[i]) < c.minDomains || len(s.counts[i]) == 0 {
-			least = 0
-		}
-		self := 0
-		if c.selector.Matches(labels.Set(s.pod.Object.Labels)) {
-			self = 1
-		}
-		if s.counts[i][domain]+self-least > c.maxSkew {
-			return &Refusal{Filter: PodTopologySpread, Reasons: []string{reasonSpread}, Curable: true}
+		if k.at(node)+k.self-k.minimum(c.minDomains) > int64(c.maxSkew) {
+			return spreadSkew
 		}
 	}
-	return nil
+	return accepted
 }
 
-// unevenness rates each feasible node by how many matching pods its domains hold
-// already, weighted so that a key with few domains counts as much as one with
-// many; nil when the pod has no soft constraint. A node that the constraints don't
-// look at is rated -1.
-func (c *Cluster) unevenness(p *Pod, nodes []*Node) []float64 {
-	s := c.spreadOf(p, false)
-	if len(s.constraints) == 0 {
-		return nil
+// addScores rates each feasible node by how many matching pods its domains hold
+// already, weighted so that a key with few domains counts as much as one with many,
+// and gives the emptiest domains 100. Nodes that the constraints don't look at get nothing.
+func (s *spreadState) addScores(total []int64, nodes []int, weight int64) {
+	if s == nil {
+		return
 	}
 	rates := make([]float64, len(nodes))
-	for j, n := range nodes {
-		if s.allKeys && !s.hasKeys(n) {
-			rates[j] = -1
-		}
-	}
-	for i := range s.constraints {
-		counts := c.domains(s, i)
-		domains := map[string]bool{} // among the feasible nodes
+	if s.allKeys {
 		for j, n := range nodes {
-			if rates[j] >= 0 {
-				domain, _ := n.label(s.constraints[i].key)
-				domains[domain] = true
-			}
-		}
-		weight := math.Log(float64(len(domains) + 2))
-		for j, n := range nodes {
-			if domain, ok := n.label(s.constraints[i].key); ok && rates[j] >= 0 {
-				rates[j] += float64(counts[domain])*weight + float64(s.constraints[i].maxSkew-1)
+			for i := range s.counts {
+				if s.counts[i].of[n] < 0 {
+					rates[j] = -1
+				}
 			}
 		}
 	}
-	for j := range rates {
-		rates[j] = math.Round(rates[j])
+	for i := range s.counts {
+		k := &s.counts[i]
+		seen := make([]bool, k.n+1) // the last one is for nodes without the label
+		domains := 0
+		for j, n := range nodes {
+			d := k.of[n]
+			if d < 0 {
+				d = k.n
+			}
+			if rates[j] >= 0 && !seen[d] {
+				seen[d] = true
+				domains++
+			}
+		}
+		factor := math.Log(float64(domains + 2))
+		for j, n := range nodes {
+			if rates[j] >= 0 && k.of[n] >= 0 {
+				rates[j] += float64(k.at(n))*factor + float64(s.constraints[i].maxSkew-1)
+			}
+		}
 	}
-	return rates
+	low, high := math.Inf(1), 0.0
+	for j, r := range rates {
+		if r >= 0 {
+			rates[j] = math.Round(r)
+			low, high = min(low, rates[j]), max(high, rates[j])
+		}
+	}
+	for j, r := range rates {
+		switch {
+		case r < 0:
+		case high == 0:
+			total[j] += weight * maxScore
+		default:
+			total[j] += weight * int64(maxScore*(high+low-r)/high)
+		}
+	}
 }

@@ -1,0 +1,262 @@
+package placement
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// state is what a decision knows of the whole cluster for its pod.
+type state struct {
+	pod      *Pod
+	hard     *spreadState
+	affinity *affinityState
+}
+
+// group is what the Cluster remembers for pods that ask for the same: what each node
+// says to them, and what they count in each domain. It is brought up to date by the
+// changes since its last decision, so that a decision costs little for a node that did
+// not change.
+type group struct {
+	state
+	soft       *spreadState
+	attraction *attraction
+	verdicts   []verdict // by Node.index
+
+	key    string
+	at     uint64 // changes that are taken into account
+	shape  uint64 // Cluster.shape when it was made
+	used   uint64 // Cluster.uses at its last decision
+	images []string
+
+	diagnosis []NodeRefusal // of all nodes, when it was asked for since the last change
+	summary   *summary
+}
+
+// verdict is what one node says to the pods of a group.
+type verdict struct {
+	refusal  *Refusal // of the filters that look at the node only
+	features *Refusal // of NodeDeclaredFeatures, which is asked last
+	own      int64    // the part of the score that no other node has a say in
+	disliked int64
+	liked    int64
+	hash     uint64 // of the node
+}
+
+// change is one entry of the Cluster's log: a pod that came to a node (by 1) or left it
+// (by -1), or, without a pod, a node that changed.
+type change struct {
+	node *Node
+	pod  *Pod
+	by   int64
+}
+
+// The limits of what is remembered.
+const (
+	maxGroups   = 128
+	maxVerdicts = 2 << 20 // in all groups
+	maxChanges  = 1 << 14
+)
+
+// note logs a change.
+func (c *Cluster) note(n *Node, p *Pod, by int64) {
+	if n.Object == nil {
+		return // it counts when the node arrives, which changes the shape
+	}
+	if len(c.changes) == maxChanges {
+		c.changes = append(c.changes[:0], c.changes[maxChanges/2:]...)
+		c.dropped += maxChanges / 2
+	}
+	c.changes = append(c.changes, change{n, p, by})
+}
+
+// reshape makes everything that was remembered void: nodes came, went, or changed their labels or taints.
+func (c *Cluster) reshape() {
+	c.shape++
+	clear(c.topologies)
+}
+
+// groupOf returns the group of a pod, up to date.
+func (c *Cluster) groupOf(p *Pod) *group {
+	key := c.keyOf(p)
+	g := c.groups[key]
+	if g == nil || g.shape != c.shape || g.at < c.dropped {
+		g = c.newGroup(p, key)
+		c.groups[key] = g
+		c.forget()
+	}
+	c.uses++
+	g.used = c.uses
+	if g.at != c.dropped+uint64(len(c.changes)) {
+		g.diagnosis, g.summary = nil, nil
+	}
+	for _, ch := range c.changes[g.at-c.dropped:] {
+		g.hard.countChange(ch)
+		g.soft.countChange(ch)
+		if ch.pod != nil {
+			g.affinity.count(ch.pod, ch.node, ch.by)
+			g.attraction.count(ch.pod, ch.node, ch.by)
+		}
+		g.ask(c, ch.node)
+	}
+	g.at = c.dropped + uint64(len(c.changes))
+	return g
+}
+
+func (s *spreadState) countChange(ch change) {
+	if ch.pod != nil {
+		s.count(ch.pod, ch.node, ch.by)
+	}
+}
+
+func (c *Cluster) newGroup(p *Pod, key string) *group {
+	g := &group{state: *c.stateFor(p), soft: c.spreadState(p, false), attraction: c.attraction(p), key: key, shape: c.shape,
+		at: c.dropped + uint64(len(c.changes)), verdicts: make([]verdict, len(c.nodes))}
+	for _, list := range [][]corev1.Container{p.Object.Spec.InitContainers, p.Object.Spec.Containers} {
+		for i := range list {
+			g.images = append(g.images, taggedName(list[i].Image))
+		}
+	}
+	for _, n := range c.nodes {
+		g.ask(c, n)
+	}
+	return g
+}
+
+// ask lets a node say again what it says to the pods of the group.
+func (g *group) ask(c *Cluster, n *Node) {
+	v := &g.verdicts[n.index]
+	*v = verdict{refusal: n.refuses(g.pod), features: n.lacksFeatures(g.pod), hash: n.hash}
+	if v.refusal == nil && v.features == nil {
+		v.own = c.ownScore(g.pod, n)
+		v.disliked = disliked(n.Object.Spec.Taints, g.pod.Object)
+		v.liked = g.pod.liking(n)
+	}
+}
+
+// forget drops the groups that were not used for the longest time.
+func (c *Cluster) forget() {
+	for len(c.groups) > 1 && (len(c.groups) > maxGroups || len(c.groups)*len(c.nodes) > maxVerdicts) {
+		oldest := slices.MinFunc(slices.Collect(maps.Values(c.groups)), func(a, b *group) int { return cmp.Compare(a.used, b.used) })
+		delete(c.groups, oldest.key)
+	}
+}
+
+func (c *Cluster) stateFor(p *Pod) *state {
+	return &state{pod: p, hard: c.spreadState(p, true), affinity: c.affinityState(p)}
+}
+
+// keyOf names the group of a pod: everything of it that a decision reads.
+func (c *Cluster) keyOf(p *Pod) string {
+	if p.wishes == "" {
+		p.wishes, p.company = wishesOf(p), companyOf(p)
+	}
+	named := len(p.affinity)+len(p.antiAffinity)+len(p.attractions)+len(p.hardSpread)+len(p.softSpread) > 0
+	company := ""
+	if len(c.antiAffine) > 0 {
+		company = "|repelled" // a group that was made without such pods counts none
+	}
+	if len(c.attracting) > 0 {
+		company += "|attracted"
+	}
+	if named || company != "" || hasHard(p.profile.DefaultSpread) {
+		company += p.company
+	}
+	return p.wishes + company + c.siblingsKey(p)
+}
+
+func hasHard(constraints []corev1.TopologySpreadConstraint) bool {
+	return slices.ContainsFunc(constraints, func(t corev1.TopologySpreadConstraint) bool { return t.WhenUnsatisfiable == corev1.DoNotSchedule })
+}
+
+// siblingsKey names the pods that p is spread from by default.
+func (c *Cluster) siblingsKey(p *Pod) string {
+	if len(p.Object.Spec.TopologySpreadConstraints) > 0 || len(c.services[p.Object.Namespace]) == 0 && p.controller == (Owner{}) {
+		return ""
+	}
+	if p.siblingsAt != c.owners || p.siblings == nil {
+		p.siblingsAt = c.owners
+		s := "|" + p.Object.Namespace
+		if selector := c.siblings(p); selector != nil {
+			s += "|" + selector.String()
+		}
+		p.siblings = &s
+	}
+	return *p.siblings
+}
+
+// wishesOf are the wishes of a pod that a node answers by itself.
+func wishesOf(p *Pod) string {
+	pod := p.Object
+	var b strings.Builder
+	text := func(s string) { b.WriteString(strconv.Itoa(len(s))); b.WriteByte(':'); b.WriteString(s) }
+	number := func(n int64) { b.WriteString(strconv.FormatInt(n, 10)); b.WriteByte(';') }
+	text(p.profile.Name)
+	text(pod.Spec.NodeName)
+	d := &p.Demand
+	for _, n := range []int64{d.MilliCPU, d.Memory, d.EphemeralStorage, d.ScoreMilliCPU, d.ScoreMemory, int64(len(d.Scalars))} {
+		number(n)
+	}
+	for _, s := range d.Scalars {
+		text(string(s.Name))
+		number(s.Value)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		number(int64(len(list)))
+		for i := range list {
+			text(list[i].Image)
+		}
+	}
+	number(int64(len(p.Ports)))
+	for _, h := range p.Ports {
+		text(string(h.Protocol))
+		text(h.IP)
+		number(int64(h.Port))
+	}
+	text(p.features.String())
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		text(key)
+		text(pod.Spec.NodeSelector[key])
+	}
+	number(int64(len(pod.Spec.Tolerations)))
+	for i := range pod.Spec.Tolerations {
+		t := &pod.Spec.Tolerations[i]
+		for _, s := range []string{t.Key, string(t.Operator), t.Value, string(t.Effect)} {
+			text(s)
+		}
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		text(asText(a.NodeAffinity))
+	}
+	return b.String()
+}
+
+// companyOf is what a pod says about other pods, and what others may say about it.
+func companyOf(p *Pod) string {
+	pod := p.Object
+	type company struct {
+		Namespace string
+		Labels    map[string]string
+		Affinity  *corev1.PodAffinity
+		Anti      *corev1.PodAntiAffinity
+		Spread    []corev1.TopologySpreadConstraint
+	}
+	c := company{Namespace: pod.Namespace, Labels: pod.Labels, Spread: pod.Spec.TopologySpreadConstraints}
+	if a := pod.Spec.Affinity; a != nil {
+		c.Affinity, c.Anti = a.PodAffinity, a.PodAntiAffinity
+	}
+	return "|" + asText(c)
+}
+
+func asText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("placement: a value of the API that can't be encoded: " + err.Error())
+	}
+	return string(b)
+}
