@@ -17,7 +17,7 @@ const most = 5000
 // large are the packages that are over it, with the lines they may have until they are
 // split. A number here only ever goes down.
 var large = map[string]int{
-	"carob/internal/runtime/native": 6300,
+	"carob/internal/runtime/native": 5300,
 }
 
 func TestPackagesAreSmall(t *testing.T) {

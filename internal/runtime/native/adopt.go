@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/netns"
+	"carob/internal/runtime/native/monitor"
 )
 
 // adopt finds everything an earlier carob left: pods whose monitor answers go
@@ -34,7 +35,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 		if err != nil || s.rec.ID != id {
 			log.Info("Removing a sandbox that was never finished", "sandbox", id)
 			half := &sandbox{rec: sandboxRecord{ID: id}}
-			half.mon, _ = dialMonitor(r.runDir(id))
+			half.mon, _ = monitor.Dial(r.runDir(id))
 			r.discardSandbox(ctx, half)
 			continue
 		}
@@ -108,10 +109,10 @@ func (r *Runtime) adopt(ctx context.Context) error {
 func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 	var alive map[string]bool
 	if s.rec.StoppedAt == 0 {
-		m, err := dialMonitor(r.runDir(s.rec.ID))
+		m, err := monitor.Dial(r.runDir(s.rec.ID))
 		if err == nil {
-			if alive, err = m.list(); err != nil {
-				m.conn.Close()
+			if alive, err = m.List(); err != nil {
+				m.Close()
 			} else {
 				s.mon = m
 			}
@@ -127,7 +128,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 	}
 	switch {
 	case s.mon != nil:
-		s.mon.listen(r.listener(s))
+		s.mon.Listen(r.listener(s))
 		go r.watch(s, s.mon)
 	case s.rec.StoppedAt == 0:
 		if err := r.haltSandbox(ctx, s); err != nil {
@@ -142,7 +143,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor, alive bool) error {
+func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.Monitor, alive bool) error {
 	if c.rec.StartedAt == 0 && c.rec.FinishedAt == 0 && c.sandbox.rec.Protocol >= 2 && r.adoptStarting(ctx, c, m, alive) {
 		return nil
 	}
@@ -194,11 +195,11 @@ func (r *Runtime) adoptCreated(c *container) {
 // adoptStarting adopts a container whose start was not recorded, from a monitor that knows
 // whether its process began (L7.70); false when that can't be had from it. A helper that is still on its way
 // ends as soon as it asks the carob that is gone, or becomes the process: that is waited for.
-func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor, alive bool) bool {
+func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Monitor, alive bool) bool {
 	began, pid := false, 0
 	if alive {
 		var err error
-		if began, pid, err = m.begun(c.rec.ID); err != nil && !errors.Is(err, unix.ESRCH) {
+		if began, pid, err = m.Begun(c.rec.ID); err != nil && !errors.Is(err, unix.ESRCH) {
 			klog.FromContext(ctx).Error(err, "How the start of a container went is not known", "container", c.rec.ID)
 			return false
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -269,7 +270,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 		pl.Etc["/etc/"+name] = filepath.Join(r.sandboxDir(s.rec.ID), name)
 	}
 	_, mode, _ := startFlags(c)
-	pl.Late = r.host.foreignProc && (mode == pidPod || mode == pidTarget) && r.lateForks(s)
+	pl.Late = r.host.foreignProc && (mode == monitor.PIDPod || mode == monitor.PIDTarget) && r.lateForks(s)
 	pl.Shm = filepath.Join(r.runDir(s.rec.ID), "shm")
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
 		pl.Shm = "/dev/shm"
@@ -491,7 +492,7 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContain
 	log, err := c.openLog()
 	if err == nil {
 		defer log.Close() // nil for a container without one, which Close takes
-		err = m.reopenLog(c.rec.ID, log)
+		err = m.ReopenLog(c.rec.ID, log)
 	}
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to reopen the log of container %q: %w", c.rec.ID, err))

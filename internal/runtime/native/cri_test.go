@@ -49,7 +49,7 @@ func TestCDIDevices(t *testing.T) {
 		}
 	}
 	for device, want := range map[string]codes.Code{"vendor.com/gpu=9": codes.InvalidArgument, "vendor.com/gpu=inside": codes.Unimplemented, "vendor.com/gpu=relative": codes.InvalidArgument, "nonsense": codes.InvalidArgument} {
-		_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
+		_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
 			c.CDIDevices = []*cri.CDIDevice{{Name: device}}
 		})})
 		if status.Code(err) != want {
@@ -109,7 +109,7 @@ func TestCDIHooks(t *testing.T) {
 	w.open()
 	w.stop(id, 0)
 	for range 2 {
-		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+		if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestCDIHooks(t *testing.T) {
 		t.Error("the hook wrote to the host")
 	}
 	failing := w.create(sb, sbc, "fails", shell("exit 0"), gpu("fails"))
-	if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: failing}); err == nil || !strings.Contains(err.Error(), "running hook /bin/sh: exit status 3: no driver here") {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: failing}); err == nil || !strings.Contains(err.Error(), "running hook /bin/sh: exit status 3: no driver here") {
 		t.Errorf("a hook that fails: %v", err)
 	}
 	if st := w.wait(failing); st.ExitCode != 128 || st.Reason != "StartError" {
@@ -130,7 +130,7 @@ func TestCDIHooks(t *testing.T) {
 	if st := w.wait(late); st.ExitCode != 4 {
 		t.Errorf("after a hook that fails too late: code %d", st.ExitCode)
 	}
-	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: late}); err != nil {
+	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: late}); err != nil {
 		t.Error(err)
 	}
 }
@@ -195,10 +195,10 @@ func TestSeccompAgent(t *testing.T) {
 	w.eventually("the container tells of ELOOP, too", func() bool { return strings.Contains(w.log(sbc, "c"), "Too many levels of symbolic links") })
 	// Nobody there, and no place named.
 	lost := w.create(sb, sbc, "lost", shell("true"), profile(write("lost.json", socket+".none")))
-	if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: lost}); err == nil || !strings.Contains(err.Error(), "seccomp agent") {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: lost}); err == nil || !strings.Contains(err.Error(), "seccomp agent") {
 		t.Errorf("an agent that is not there: %v", err)
 	}
-	_, err = w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", profile(write("none.json", "")))})
+	_, err = w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", profile(write("none.json", "")))})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "listenerPath") {
 		t.Errorf("no agent named: %v", err)
 	}
@@ -231,11 +231,11 @@ func TestMetrics(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("metrics")
 	id := w.run(sb, sbc, "c", shell("sleep 1000"))
-	all, err := w.r.ListPodSandboxMetrics(bg, nil)
+	all, err := w.r.ListPodSandboxMetrics(Bg, nil)
 	if err != nil || len(all.PodMetrics) != 1 || all.PodMetrics[0].PodSandboxId != sb || len(all.PodMetrics[0].ContainerMetrics) != 1 || all.PodMetrics[0].ContainerMetrics[0].ContainerId != id {
 		t.Fatalf("%v, %v", all, err)
 	}
-	descriptors, err := w.r.ListMetricDescriptors(bg, nil)
+	descriptors, err := w.r.ListMetricDescriptors(Bg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,16 +258,16 @@ func TestMetrics(t *testing.T) {
 // TestRuntimeHandlers: what Status names can be asked for, anything else is refused.
 func TestRuntimeHandlers(t *testing.T) {
 	w := newWorld(t)
-	st, err := w.r.Status(bg, &cri.StatusRequest{})
+	st, err := w.r.Status(Bg, &cri.StatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, h := range st.RuntimeHandlers {
-		if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig(fmt.Sprint("h", i)), RuntimeHandler: h.Name}); err != nil {
+		if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig(fmt.Sprint("h", i)), RuntimeHandler: h.Name}); err != nil {
 			t.Errorf("handler %q: %v", h.Name, err)
 		}
 	}
-	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("gvisor"), RuntimeHandler: "gvisor"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("gvisor"), RuntimeHandler: "gvisor"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an unknown handler: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func TestPodResources(t *testing.T) {
 	w := newWorld(t)
 	sb, _ := w.sandbox("pod")
 	for id, want := range map[string]codes.Code{sb: codes.OK, strings.Repeat("0", 64): codes.NotFound} {
-		if _, err := w.r.UpdatePodSandboxResources(bg, &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); status.Code(err) != want {
+		if _, err := w.r.UpdatePodSandboxResources(Bg, &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); status.Code(err) != want {
 			t.Errorf("%s: %v, want %s", id[:8], err, want)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/monitor"
 )
 
 // maxSyncOutput is how much of each stream ExecSync keeps, as CRI asks.
@@ -108,38 +110,38 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		return 0, status.Errorf(codes.Internal, "the user of container %q is not known", rec.ID)
 	}
 	_, mode, _ := startFlags(c)
-	fork := mode != pidHost && r.lateForks(c.sandbox)
+	fork := mode != monitor.PIDHost && r.lateForks(c.sandbox)
 	p := pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork)
 	io_, err := openStreams(call)
 	if err != nil {
 		return 0, err
 	}
 	defer io_.close()
-	x := execStart{id: rec.ID, stdio: io_.theirs, tty: call.tty, late: fork}
-	if x.helper, err = r.programs.theHelper(); err != nil {
+	x := monitor.ExecStart{ID: rec.ID, Stdio: io_.theirs, TTY: call.tty, Late: fork}
+	if x.Helper, err = r.programs.Helper(); err != nil {
 		return 0, err
 	}
 	place := r.groups.Entry(pl.Cgroup)
-	if x.cgroup, err = place.Open(); err != nil {
+	if x.Cgroup, err = place.Open(); err != nil {
 		return 0, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
-	defer x.cgroup.Close() // nil on version 1, which Close takes
-	var run *running
+	defer x.Cgroup.Close() // nil on version 1, which Close takes
+	var run *monitor.Exec
 	kill := func() {
 		if run != nil {
-			_ = run.kill(unix.SIGKILL) // has ended, as a rule
+			_ = run.Kill(unix.SIGKILL) // has ended, as a rule
 		}
 	}
 	defer kill() // whatever the way out, the process does not outlive the call
 	if _, _, err = r.runProgram(ctx, pl, p, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
-		x.spec, x.status = spec, report
+		x.Spec, x.Status = spec, report
 		var err error
-		if run, err = m.exec(x); errors.Is(err, unix.ESRCH) {
+		if run, err = m.Exec(x); errors.Is(err, unix.ESRCH) {
 			return 0, status.Errorf(codes.FailedPrecondition, "container %q is not running", rec.ID)
 		} else if err != nil {
 			return 0, err
 		}
-		return run.pid, nil
+		return run.PID, nil
 	}, func() { kill() }); err != nil {
 		return 0, fmt.Errorf("exec failed: %w", err)
 	}
@@ -148,14 +150,14 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		return 0, err
 	}
 	select {
-	case e := <-run.done:
+	case code := <-run.Done:
 		run = nil
 		call.drain(ctx, copied)
-		return int32(e.N[0]), nil
+		return code, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
-	case <-m.gone:
-		return 0, errMonitorGone
+	case <-m.Gone():
+		return 0, monitor.ErrGone
 	}
 }
 
@@ -302,7 +304,7 @@ func (s *streams) close() {
 func receiveTerminal(sock *os.File) (*os.File, error) {
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(rawFD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
+	_, n, _, _, err := unix.Recvmsg(monitor.RawFD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("receiving the terminal: %w", err)
 	}
@@ -322,5 +324,5 @@ func receiveTerminal(sock *os.File) (*os.File, error) {
 }
 
 func resizeTerminal(f *os.File, size terminalSize) {
-	_ = unix.IoctlSetWinsize(rawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols}) // its process may have ended
+	_ = unix.IoctlSetWinsize(monitor.RawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols}) // its process may have ended
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/wire"
 )
@@ -61,13 +62,13 @@ func (w *world) lifeCalls(name string, tries int) error {
 		do   func() error
 	}{
 		{"RunPodSandbox", func() error {
-			r, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc})
+			r, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc})
 			sb = r.GetPodSandboxId()
 			return err
 		}},
 		{"CreateContainer and StartContainer", func() error {
 			attempt++
-			r, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
+			r, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
 				c.Metadata.Attempt = attempt
 				c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, MemoryLimitInBytes: 64 << 20}
 				c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
@@ -76,7 +77,7 @@ func (w *world) lifeCalls(name string, tries int) error {
 				return err
 			}
 			id = r.ContainerId
-			_, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+			_, err = w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
 			return err
 		}},
 		{"ExecSync", func() error {
@@ -87,19 +88,19 @@ func (w *world) lifeCalls(name string, tries int) error {
 			return err
 		}},
 		{"StopContainer", func() error {
-			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id})
+			_, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id})
 			return err
 		}},
 		{"RemoveContainer", func() error {
-			_, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id})
+			_, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id})
 			return err
 		}},
 		{"StopPodSandbox", func() error {
-			_, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
+			_, err := w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
 			return err
 		}},
 		{"RemovePodSandbox", func() error {
-			_, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+			_, err := w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
 			return err
 		}},
 	}
@@ -212,7 +213,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			t.Errorf("%s: the first process of the pod that ran on is %d, was %d", s, again, pid)
 		}
 		w.truthful(string(s), keepSB)
-		list, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		list, err := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,13 +221,13 @@ func TestCrashAtEveryStep(t *testing.T) {
 			if x.Id == keepSB {
 				continue
 			}
-			if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: x.Id}); err != nil {
+			if _, err := w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: x.Id}); err != nil {
 				t.Errorf("%s: %v", s, err)
 			}
 		}
 		w.only(string(s), keepSB, keep)
 	}
-	if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: keepSB}); err != nil {
+	if _, err := w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: keepSB}); err != nil {
 		t.Fatal(err)
 	}
 	w.emptied()
@@ -294,7 +295,7 @@ func TestKilledDuringStart(t *testing.T) {
 			t.Fatalf("%s: the process was not killed: %v\n%s", moment, err, out)
 		}
 		w.open()
-		list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+		list, err := w.r.ListContainers(Bg, &cri.ListContainersRequest{})
 		if err != nil || len(list.Containers) != 1 {
 			t.Fatalf("%s: %v, %v", moment, list, err)
 		}
@@ -350,7 +351,7 @@ func TestManyContainers(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("many")
 	var ids []string
-	for i := range maxListed + 5 {
+	for i := range monitor.MaxListed + 5 {
 		ids = append(ids, w.run(sb, sbc, fmt.Sprint("c", i), shell("exec sleep 1000")))
 	}
 	if err := w.r.Close(); err != nil {
@@ -381,7 +382,7 @@ func (w *world) inside(id string) int {
 func (w *world) truthful(when, keep string) {
 	t := w.tb
 	t.Helper()
-	list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+	list, err := w.r.ListContainers(Bg, &cri.ListContainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +419,7 @@ func (w *world) truthful(when, keep string) {
 			}
 		}
 	}
-	pods, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+	pods, err := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +484,7 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 		}
 		arm(nil)
 		// Where there was no monitor to kill, or nobody needed it any more, all went well.
-		pods, lerr := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		pods, lerr := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{})
 		if lerr != nil {
 			t.Fatal(lerr)
 		}
@@ -538,7 +539,7 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 		}
 		for at = 0; at == 0 || at < length; at++ {
 			id := w.create(sb, sbc, fmt.Sprintf("%s%d", how, at), shell("echo it runs"))
-			if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
+			if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
 				t.Errorf("helper %s at operation %d: the start succeeded", how, at)
 			}
 			if st := w.wait(id); st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorExit || st.Reason != "StartError" {
@@ -548,7 +549,7 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 				t.Errorf("helper %s at operation %d: %v", how, at, err)
 			}
 			if exists(w.r.groups.Tree[0].Mount + c.rec.Cgroup) {
@@ -579,7 +580,7 @@ func TestMissingLayers(t *testing.T) {
 	if err := os.Rename(im.root, im.root+".gone"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
 	if err == nil || !strings.Contains(err.Error(), "rootfs") || !strings.Contains(err.Error(), "no such file or directory") {
 		t.Errorf("start without layers: %v", err)
 	}

@@ -19,12 +19,12 @@ func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(),
 		return release, r.groups.Make(c.rec.Cgroup)
 	}
 	// A monitor that is set up for no pod waits, and ends with its line.
-	holder, err := r.programs.startMonitor(cgroups.Entry{})
+	holder, err := r.programs.StartMonitor(cgroups.Entry{})
 	if err != nil {
 		return release, err
 	}
-	release = func() { holder.conn.Close() }
-	if err := r.systemd.Start(ctx, c.rec.Cgroup, holder.cmd.Process.Pid, c.resources()); err != nil {
+	release = func() { holder.Close() }
+	if err := r.systemd.Start(ctx, c.rec.Cgroup, holder.PID(), c.resources()); err != nil {
 		return release, err
 	}
 	return release, r.groups.Make(c.rec.Cgroup) // hierarchies of v1 that systemd leaves alone

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -152,7 +153,7 @@ func inMountNamespace(pid int, f func() error) error {
 				return fmt.Errorf("entering the container's mount namespace: %w", err)
 			}
 			defer ns.Close()
-			if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(rawFD(ns), unix.CLONE_NEWNS)); err != nil {
+			if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(monitor.RawFD(ns), unix.CLONE_NEWNS)); err != nil {
 				return fmt.Errorf("entering the container's mount namespace: %w", err)
 			}
 			return f()

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -31,7 +32,7 @@ func mountsForeignProc() bool {
 		return false
 	}
 	defer ns.Close()
-	return unix.FsconfigSetFd(fd, "pidns", rawFD(ns)) == nil
+	return unix.FsconfigSetFd(fd, "pidns", monitor.RawFD(ns)) == nil
 }
 
 func boundingSet() uint64 {

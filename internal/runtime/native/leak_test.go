@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/monitor"
 )
 
 func descriptors(t *testing.T, pid string) int {
@@ -40,15 +42,15 @@ func TestNothingLeaks(t *testing.T) {
 				t.Fatal(x, err)
 			}
 			w.exec(main, "nosuch")
-			w.r.Streams().Exec(bg, main, []string{"sh", "-c", "exit 1"}, strings.NewReader("x"), newPipe(), nil, true, nil)
+			w.r.Streams().Exec(Bg, main, []string{"sh", "-c", "exit 1"}, strings.NewReader("x"), newPipe(), nil, true, nil)
 		}
 		id := w.run(sb, sbc, fmt.Sprintf("short%d", n), shell("echo hi"), func(c *cri.ContainerConfig) { c.Stdin = true })
 		w.wait(id)
 		bad := w.create(sb, sbc, fmt.Sprintf("bad%d", n), func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} })
-		w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: bad})
+		w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: bad})
 		w.wait(bad)
 		for _, id := range []string{id, bad} {
-			if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+			if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -56,7 +58,7 @@ func TestNothingLeaks(t *testing.T) {
 	round(0)
 	count := func() [3]int {
 		// A monitor closes what belonged to a request before it takes the next one.
-		if _, err := s.line().list(); err != nil {
+		if _, err := s.line().List(); err != nil {
 			t.Fatal(err)
 		}
 		return [3]int{descriptors(t, mon), descriptors(t, "self"), runtime.NumGoroutine()}
@@ -84,7 +86,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 	for i := range 60 {
 		name := fmt.Sprintf("c%d", i)
 		sbc := w.sandboxConfig(name)
-		ctx, cancel := context.WithCancel(bg)
+		ctx, cancel := context.WithCancel(Bg)
 		func() {
 			timer := time.AfterFunc(time.Duration(rnd.IntN(15000))*time.Microsecond, cancel)
 			defer timer.Stop()
@@ -101,7 +103,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 			}
 			if _, err = w.r.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
 				ended++
-				st, serr := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: c.ContainerId})
+				st, serr := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: c.ContainerId})
 				if serr != nil {
 					t.Fatal(serr)
 				}
@@ -122,7 +124,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 func (w *world) emptied() {
 	t := w.tb
 	t.Helper()
-	if err := w.r.RemoveAll(bg); err != nil {
+	if err := w.r.RemoveAll(Bg); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
@@ -165,11 +167,11 @@ func TestCrashes(t *testing.T) {
 		for i := 0; ; i++ {
 			go podCycle(w, &stepTable{}, fmt.Sprintf("a%d-%d", os.Getpid(), i))
 			sbc := w.sandboxConfig(fmt.Sprintf("b%d-%d", os.Getpid(), i))
-			if resp, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc}); err == nil {
-				if c, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"), func(c *cri.ContainerConfig) {
+			if resp, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc}); err == nil {
+				if c, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"), func(c *cri.ContainerConfig) {
 					c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
 				})}); err == nil {
-					w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: c.ContainerId})
+					w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: c.ContainerId})
 				}
 			}
 		}
@@ -189,7 +191,7 @@ func TestCrashes(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		w.open()
-		list, _ := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+		list, _ := w.r.ListContainers(Bg, &cri.ListContainersRequest{})
 		for _, c := range list.Containers {
 			if c.State != cri.ContainerState_CONTAINER_RUNNING {
 				continue
@@ -224,11 +226,11 @@ func TestRemoveWhileTheMonitorWrites(t *testing.T) {
 		go func() {
 			defer close(done)
 			close(begin)
-			f, err := unix.Openat(rawFD(d), "exit.tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			f, err := unix.Openat(monitor.RawFD(d), "exit.tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 			if err != nil {
 				return // the directory is gone
 			}
-			_ = unix.Renameat(rawFD(d), "exit.tmp", rawFD(d), "exit") // it may have been removed
+			_ = unix.Renameat(monitor.RawFD(d), "exit.tmp", monitor.RawFD(d), "exit") // it may have been removed
 			_ = unix.Close(f)
 		}()
 		<-begin

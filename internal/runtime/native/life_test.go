@@ -17,7 +17,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-var bg = context.Background()
+var Bg = context.Background()
 
 func TestContainerLife(t *testing.T) {
 	w := newWorld(t)
@@ -44,23 +44,23 @@ func TestContainerLife(t *testing.T) {
 		}
 	}
 	for range 2 { // removal is idempotent
-		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+		if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb}); err != nil {
+		if _, err := w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: sb}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := w.r.PodSandboxStatus(bg, &cri.PodSandboxStatusRequest{PodSandboxId: sb})
+	s, err := w.r.PodSandboxStatus(Bg, &cri.PodSandboxStatusRequest{PodSandboxId: sb})
 	if err != nil || s.Status.State != cri.PodSandboxState_SANDBOX_NOTREADY || s.Status.Network.Ip != "" {
 		t.Errorf("stopped sandbox: %v, %v", s, err)
 	}
 	for range 2 {
-		if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
+		if _, err := w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: id}); status.Code(err) != codes.NotFound {
+	if _, err := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: id}); status.Code(err) != codes.NotFound {
 		t.Errorf("removed container: %v", err)
 	}
 	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
@@ -86,7 +86,7 @@ func (w *world) until(id, path string) {
 
 func (w *world) stop(id string, seconds int64) {
 	w.tb.Helper()
-	if _, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: seconds}); err != nil {
+	if _, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id, Timeout: seconds}); err != nil {
 		w.tb.Fatal(err)
 	}
 }
@@ -136,7 +136,7 @@ func TestStop(t *testing.T) {
 	t.Run("a cancelled stop kills nobody, a shorter one takes effect", func(t *testing.T) {
 		id := w.run(sb, sbc, "short", stubborn)
 		w.until(id, "/tmp/ready")
-		ctx, cancel := context.WithCancel(bg)
+		ctx, cancel := context.WithCancel(Bg)
 		long := make(chan error)
 		go func() {
 			_, err := w.r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 3600})
@@ -150,7 +150,7 @@ func TestStop(t *testing.T) {
 			t.Error("a cancelled stop killed the container")
 		}
 		go func() {
-			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 3600})
+			_, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 3600})
 			long <- err
 		}()
 		w.stop(id, 1)
@@ -162,7 +162,7 @@ func TestStop(t *testing.T) {
 		id := w.run(sb, sbc, "early", shell("until test -e /tmp/go; do :; done; trap 'exit 7' TERM; while :; do :; done"))
 		done := make(chan error)
 		go func() {
-			_, err := w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 30})
+			_, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 30})
 			done <- err
 		}()
 		if _, err := w.exec(id, "touch", "/tmp/go"); err != nil {
@@ -231,7 +231,7 @@ func TestRestart(t *testing.T) {
 	if st := w.wait(lost); st.ExitCode != 255 || st.Reason != "Unknown" {
 		t.Errorf("lost its monitor: code %d, reason %q", st.ExitCode, st.Reason)
 	}
-	if st, _ := w.r.PodSandboxStatus(bg, &cri.PodSandboxStatusRequest{PodSandboxId: gone}); st.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_NOTREADY {
+	if st, _ := w.r.PodSandboxStatus(Bg, &cri.PodSandboxStatusRequest{PodSandboxId: gone}); st.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox without a monitor: %v", st)
 	}
 	if x, err := w.exec(lives, "echo", "still"); err != nil || string(x.Stdout) != "still\n" {
@@ -248,7 +248,7 @@ func TestRestart(t *testing.T) {
 	if exists(w.r.sandboxDir("half")) || exists(w.r.containerDir("half")) {
 		t.Error("half-made things were kept")
 	}
-	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc}); status.Code(err) != codes.AlreadyExists {
+	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc}); status.Code(err) != codes.AlreadyExists {
 		t.Errorf("the same sandbox again: %v", err)
 	}
 }
@@ -274,7 +274,7 @@ func TestLostLine(t *testing.T) {
 	w.until(id, "/tmp/ready")
 	s, _ := w.r.sandbox(sb)
 	old := s.line()
-	old.conn.Close()
+	old.Close()
 	testwait.For(t, "another line", func() bool { return s.line() != old })
 	w.stop(id, 20)
 	if st := w.wait(id); st.ExitCode != 3 {
@@ -353,13 +353,13 @@ func TestSysctls(t *testing.T) {
 	if got := w.output(sb, sbc, "c", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_unprivileged_port_start"); got != "1\n9000\n0" {
 		t.Errorf("got %q", got)
 	}
-	_, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("bad", func(c *cri.PodSandboxConfig) {
+	_, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("bad", func(c *cri.PodSandboxConfig) {
 		c.Linux.Sysctls = map[string]string{"kernel.no_such_thing": "1"}
 	})})
 	if err == nil || !strings.Contains(err.Error(), "no_such_thing") {
 		t.Errorf("unknown sysctl: %v", err)
 	}
-	if l, _ := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{}); len(l.Items) != 1 {
+	if l, _ := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{}); len(l.Items) != 1 {
 		t.Errorf("%d sandboxes", len(l.Items))
 	}
 }
@@ -380,7 +380,7 @@ func TestLogs(t *testing.T) {
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.r.ReopenContainerLog(bg, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+	if _, err := w.r.ReopenContainerLog(Bg, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(id, "touch", "/tmp/go")
@@ -392,7 +392,7 @@ func TestLogs(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithCancel(bg)
+	ctx, cancel := context.WithCancel(Bg)
 	defer cancel()
 	events := make(chan *cri.ContainerEventResponse, 100)
 	go w.r.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) { events <- e })
@@ -400,7 +400,7 @@ func TestEvents(t *testing.T) {
 	sb, sbc := w.sandbox("events")
 	id := w.run(sb, sbc, "c", shell("exit 2"))
 	w.wait(id)
-	w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+	w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
 	want := []string{"sandbox CREATED", "sandbox STARTED", "c CREATED", "c STARTED", "c STOPPED", "sandbox STOPPED", "c DELETED", "sandbox DELETED"}
 	for _, w := range want {
 		select {
@@ -435,7 +435,7 @@ func TestListsAndStats(t *testing.T) {
 	two := w.run(a, ac, "two", shell("exit 0"))
 	w.wait(two)
 	ids := func(f *cri.ContainerFilter) string {
-		l, err := w.r.ListContainers(bg, &cri.ListContainersRequest{Filter: f})
+		l, err := w.r.ListContainers(Bg, &cri.ListContainersRequest{Filter: f})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -459,26 +459,26 @@ func TestListsAndStats(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.f, got, c.want)
 		}
 	}
-	l, _ := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}})
+	l, _ := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}})
 	if len(l.Items) != 1 || l.Items[0].Id != b {
 		t.Errorf("sandboxes %v", l)
 	}
-	st, err := w.r.ContainerStats(bg, &cri.ContainerStatsRequest{ContainerId: one})
+	st, err := w.r.ContainerStats(Bg, &cri.ContainerStatsRequest{ContainerId: one})
 	if err != nil || st.Stats.Memory.UsageBytes.Value == 0 || st.Stats.Cpu.UsageCoreNanoSeconds.Value == 0 || st.Stats.Memory.AvailableBytes.Value > 32<<20 {
 		t.Errorf("stats %v, %v", st, err)
 	}
-	all, _ := w.r.ListContainerStats(bg, &cri.ListContainerStatsRequest{})
+	all, _ := w.r.ListContainerStats(Bg, &cri.ListContainerStatsRequest{})
 	if len(all.Stats) != 1 {
 		t.Errorf("%d stats", len(all.Stats))
 	}
-	ps, err := w.r.PodSandboxStats(bg, &cri.PodSandboxStatsRequest{PodSandboxId: a})
+	ps, err := w.r.PodSandboxStats(Bg, &cri.PodSandboxStatsRequest{PodSandboxId: a})
 	if err != nil || len(ps.Stats.Linux.Containers) != 1 || ps.Stats.Linux.Network == nil {
 		t.Errorf("pod stats %v, %v", ps, err)
 	}
-	if _, err := w.r.UpdateContainerResources(bg, &cri.UpdateContainerResourcesRequest{ContainerId: one, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
+	if _, err := w.r.UpdateContainerResources(Bg, &cri.UpdateContainerResourcesRequest{ContainerId: one, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
 		t.Fatal(err)
 	}
-	cs, _ := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: one})
+	cs, _ := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: one})
 	if r := cs.Status.Resources.Linux; r.MemoryLimitInBytes != 64<<20 || r.CpuShares != 512 {
 		t.Errorf("resources %v", r)
 	}
@@ -495,7 +495,7 @@ func TestStatsWithoutParent(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		w.until(w.run(sb, sbc, name, shell("touch /up; exec sleep 1000")), "/up")
 	}
-	resp, err := w.r.PodSandboxStats(bg, &cri.PodSandboxStatsRequest{PodSandboxId: sb})
+	resp, err := w.r.PodSandboxStats(Bg, &cri.PodSandboxStatsRequest{PodSandboxId: sb})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -624,7 +624,7 @@ func TestImageVolume(t *testing.T) {
 	if want := "root:x:0:0:root:/root:/bin/sh\napp\nrefused"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	_, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
+	_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
 		c.Mounts = []*cri.Mount{{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "nothere"}}}
 	})})
 	if err == nil || !strings.Contains(err.Error(), "ImageVolumeMountFailed") {

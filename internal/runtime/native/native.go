@@ -16,6 +16,8 @@
 // Contract: docs/spec/pod-lifecycle.md.
 package native
 
+//go:generate make -C csrc
+
 import (
 	"context"
 

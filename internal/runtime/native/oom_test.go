@@ -106,7 +106,7 @@ func TestLimitTooSmall(t *testing.T) {
 // it became the user's process.
 func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 	t.Helper()
-	_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
 	st := w.wait(id)
 	if starts {
 		if err != nil || st.ExitCode != 137 || st.Reason != "OOMKilled" {

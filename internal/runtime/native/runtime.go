@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -26,7 +27,7 @@ type Runtime struct {
 	Images // the image calls of CRI
 
 	cfg       Config
-	programs  *programs
+	programs  *monitor.Programs
 	groups    *cgroups.Hierarchies
 	systemd   *cgroups.Systemd // nil: this process creates the cgroups of containers, not systemd
 	host      hostFacts
@@ -34,7 +35,7 @@ type Runtime struct {
 	events    broker
 	streaming Streaming
 	monitors  string // cgroup of all monitors
-	pool      *monitorPool
+	pool      *monitor.Pool
 	left      *leftovers
 
 	apparmorWarning sync.Once
@@ -80,7 +81,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := loadPrograms()
+	programs, err := monitor.Load(monitorProgram, helperProgram)
 	if err != nil {
 		return nil, err
 	}
@@ -94,25 +95,25 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	if cfg.SystemdCgroups {
 		r.groups = outside
 		if r.systemd, err = cgroups.NewSystemd(ctx, groups.V2); err != nil {
-			return nil, errors.Join(err, programs.close())
+			return nil, errors.Join(err, programs.Close())
 		}
 	}
 	r.seccomp = newFilters(cfg.SeccompRoot)
 	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.secretDir(""), r.rootDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
-			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.close())
+			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.Close())
 		}
 	}
 	if err := outside.Make(r.monitors); err != nil {
-		return nil, errors.Join(err, programs.close())
+		return nil, errors.Join(err, programs.Close())
 	}
-	r.pool = newMonitorPool(cfg.SandboxPool, func() (*monitor, error) {
-		m, err := programs.startMonitor(outside.Entry(r.monitors))
+	r.pool = monitor.NewPool(cfg.SandboxPool, func() (*monitor.Monitor, error) {
+		m, err := programs.StartMonitor(outside.Entry(r.monitors))
 		if err != nil {
 			return nil, err
 		}
-		if _, err := m.list(); err != nil { // what it touches first it need not touch first for a pod
-			m.conn.Close()
+		if _, err := m.List(); err != nil { // what it touches first it need not touch first for a pod
+			m.Close()
 			return nil, err
 		}
 		return m, nil
@@ -133,7 +134,7 @@ func (r *Runtime) Streams() *Streams { return &Streams{r} }
 // found again by the next New.
 func (r *Runtime) Close() error {
 	r.left.close()
-	r.pool.close()
+	r.pool.Close()
 	r.events.close()
 	if r.systemd != nil {
 		r.systemd.Close()
@@ -142,10 +143,10 @@ func (r *Runtime) Close() error {
 	defer r.mu.RUnlock()
 	for _, s := range r.sandboxes {
 		if m := s.line(); m != nil {
-			m.conn.Close()
+			m.Close()
 		}
 	}
-	return r.programs.close()
+	return r.programs.Close()
 }
 
 // RemoveAll stops and removes every sandbox and container.

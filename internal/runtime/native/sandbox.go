@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/network"
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/wire"
 )
@@ -35,7 +36,7 @@ type sandbox struct {
 
 	mu  sync.Mutex
 	rec sandboxRecord
-	mon *monitor // nil when not ready
+	mon *monitor.Monitor // nil when not ready
 }
 
 func (s *sandbox) options() *cri.NamespaceOption {
@@ -44,7 +45,7 @@ func (s *sandbox) options() *cri.NamespaceOption {
 
 func (s *sandbox) hostNetwork() bool { return s.options().GetNetwork() == cri.NamespaceMode_NODE }
 
-func (s *sandbox) line() *monitor {
+func (s *sandbox) line() *monitor.Monitor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mon
@@ -81,7 +82,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	r.mu.Lock()
 	r.sandboxes[id] = s
 	r.mu.Unlock()
-	s.mon.listen(r.listener(s))
+	s.mon.Listen(r.listener(s))
 	go r.watch(s, s.mon)
 	r.publish(s, id, cri.ContainerEventType_CONTAINER_CREATED_EVENT)
 	r.publish(s, id, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -110,8 +111,8 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	var merr, nerr error
 	var listener *os.File
 	side.Go(func() {
-		if s.mon, merr = r.pool.get(); merr == nil {
-			listener, merr = listenMonitor(r.runDir(s.rec.ID))
+		if s.mon, merr = r.pool.Get(); merr == nil {
+			listener, merr = monitor.Listen(r.runDir(s.rec.ID))
 		}
 	})
 	side.Go(func() {
@@ -132,10 +133,8 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := r.through(StepSandboxSetup, s.rec.ID); err != nil {
 		return err
 	}
-	if s.mon.cmd != nil {
-		s.rec.Monitor = s.mon.cmd.Process.Pid
-	}
-	s.rec.Protocol = s.mon.protocol()
+	s.rec.Monitor = s.mon.PID()
+	s.rec.Protocol = s.mon.Protocol()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -315,20 +314,20 @@ func (r *Runtime) setupMonitor(s *sandbox, owner *holder, listener *os.File) err
 	if err != nil {
 		return err
 	}
-	set := podSetup{listener: listener, sysctls: sysctls, sharePID: s.options().GetPid() == cri.NamespaceMode_POD}
+	set := monitor.PodSetup{Listener: listener, Sysctls: sysctls, SharePID: s.options().GetPid() == cri.NamespaceMode_POD}
 	if owner != nil {
-		set.owner, set.join = owner.pidfd, ownedKinds(s)
+		set.Owner, set.Join = owner.pidfd, ownedKinds(s)
 	} else {
-		set.unshare = ownedKinds(s)
+		set.Unshare = ownedKinds(s)
 	}
 	if !s.hostNetwork() {
-		set.hostname = s.hostname()
-		if set.netns, err = os.Open(s.rec.NetNS); err != nil {
+		set.Hostname = s.hostname()
+		if set.NetNS, err = os.Open(s.rec.NetNS); err != nil {
 			return fmt.Errorf("opening the pod's network namespace: %w", err)
 		}
-		defer set.netns.Close()
+		defer set.NetNS.Close()
 	}
-	return s.mon.setup(set)
+	return s.mon.Setup(set)
 }
 
 // discardSandbox takes back whatever makeSandbox made, finished or not, now or
@@ -361,7 +360,7 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	s.mon = nil
 	s.mu.Unlock()
 	if m != nil {
-		m.quit()
+		m.Quit()
 	}
 	var errs []error
 	errs = append(errs, r.through(StepHaltMonitor, s.rec.ID))
@@ -417,18 +416,17 @@ func emptyDir(dir string) error {
 }
 
 // listener hands a monitor's events to the containers they are about.
-func (r *Runtime) listener(s *sandbox) func(wire.Message) {
-	return func(e wire.Message) {
-		switch e.Code {
-		case eventExit:
-			r.mu.RLock()
-			c := r.containers[e.S[0]]
-			r.mu.RUnlock()
-			if c != nil {
-				go r.exited(c, exitFile{code: int32(e.N[0]), at: e.N[1], oom: e.N[2] != 0})
-			}
-		case eventPodExit:
+func (r *Runtime) listener(s *sandbox) func(monitor.Event) {
+	return func(e monitor.Event) {
+		if e.Container == "" {
 			go r.sandboxDied(s)
+			return
+		}
+		r.mu.RLock()
+		c := r.containers[e.Container]
+		r.mu.RUnlock()
+		if c != nil {
+			go r.exited(c, exitFile{code: e.Code, at: e.At, oom: e.OOM})
 		}
 	}
 }
@@ -436,14 +434,14 @@ func (r *Runtime) listener(s *sandbox) func(wire.Message) {
 // watch notices when the line to a monitor breaks. A monitor that still answers
 // (it dropped a line that was too slow) is called again and tells what was
 // missed; otherwise the sandbox has died.
-func (r *Runtime) watch(s *sandbox, m *monitor) {
-	<-m.gone
+func (r *Runtime) watch(s *sandbox, m *monitor.Monitor) {
+	<-m.Gone()
 	if s.line() != m || r.events.isClosed() {
 		return
 	}
-	if again, err := dialMonitor(r.runDir(s.rec.ID)); err == nil {
-		if alive, err := again.list(); err == nil && s.replaceLine(m, again) {
-			again.listen(r.listener(s))
+	if again, err := monitor.Dial(r.runDir(s.rec.ID)); err == nil {
+		if alive, err := again.List(); err == nil && s.replaceLine(m, again) {
+			again.Listen(r.listener(s))
 			go r.watch(s, again)
 			for _, c := range r.containersOf(s.rec.ID) {
 				if c.running() && !alive[c.rec.ID] {
@@ -454,12 +452,12 @@ func (r *Runtime) watch(s *sandbox, m *monitor) {
 			}
 			return
 		}
-		again.conn.Close()
+		again.Close()
 	}
 	r.sandboxDied(s)
 }
 
-func (s *sandbox) replaceLine(old, again *monitor) bool {
+func (s *sandbox) replaceLine(old, again *monitor.Monitor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mon != old {
@@ -484,7 +482,7 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 			continue
 		}
 		select {
-		case <-m.gone:
+		case <-m.Gone():
 			r.endLost(c)
 		default: // the monitor lives and will tell
 			r.groups.KillAll(c.rec.Cgroup)

@@ -61,7 +61,7 @@ func TestScopes(t *testing.T) {
 			}
 		}
 	}()
-	if c, err := w.r.RuntimeConfig(bg, nil); err != nil || c.Linux.CgroupDriver != cri.CgroupDriver_SYSTEMD {
+	if c, err := w.r.RuntimeConfig(Bg, nil); err != nil || c.Linux.CgroupDriver != cri.CgroupDriver_SYSTEMD {
 		t.Errorf("driver %v, %v", c, err)
 	}
 	sb, sbc := w.sandbox("scope", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = top + "-pod.slice" })
@@ -95,7 +95,7 @@ func TestScopes(t *testing.T) {
 			t.Error("the limit is not in force")
 		}
 	}
-	if _, err := w.r.UpdateContainerResources(bg, &cri.UpdateContainerResourcesRequest{ContainerId: ctr, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}}); err != nil {
+	if _, err := w.r.UpdateContainerResources(Bg, &cri.UpdateContainerResourcesRequest{ContainerId: ctr, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}}); err != nil {
 		t.Error(err)
 	}
 	if got := u.Property(scope, memory); got != uint64(96<<20) {
@@ -105,7 +105,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("exec: %v, %v", out, err)
 	}
 	w.stop(ctr, 0)
-	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: ctr}); err != nil {
+	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: ctr}); err != nil {
 		t.Error(err)
 	}
 	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Said(), want) || len(u.Names()) != 0 {
@@ -129,18 +129,18 @@ func TestScopes(t *testing.T) {
 	u.Fail(true)
 	refused := w.create(sb, sbc, "refused", shell("exit 0"))
 	const why = `the job of cri-carob-`
-	if _, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: refused}); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), `"failed"`) {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: refused}); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), `"failed"`) {
 		t.Errorf("a job that fails: %v", err)
 	}
 	u.Fail(false)
 	stopBus()
-	if _, err := New(bg, w.cfg); err == nil || !strings.Contains(err.Error(), "asking systemd for cgroups") {
+	if _, err := New(Bg, w.cfg); err == nil || !strings.Contains(err.Error(), "asking systemd for cgroups") {
 		t.Errorf("without a bus: %v", err)
 	}
 	_, restart := startBus(t)
 	defer restart()
 	for _, c := range []string{given, refused} {
-		if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: c}); err != nil {
+		if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: c}); err != nil {
 			t.Errorf("with a new bus: %v", err)
 		}
 	}
@@ -155,13 +155,13 @@ func TestStopSlice(t *testing.T) {
 	w.open()
 	t.Cleanup(w.close)
 	top := "carobslice" + id
-	conn, err := systemd.NewWithContext(bg)
+	conn, err := systemd.NewWithContext(Bg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	for _, name := range []string{top + ".slice", top + "-pod.slice"} {
-		if _, err := conn.StartTransientUnitContext(bg, name, "replace", nil, nil); err != nil {
+		if _, err := conn.StartTransientUnitContext(Bg, name, "replace", nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -171,7 +171,7 @@ func TestStopSlice(t *testing.T) {
 		t.Fatalf("units: %q", n)
 	}
 	for range 2 {
-		if err := cgroups.StopSlice(bg, top+".slice"); err != nil {
+		if err := cgroups.StopSlice(Bg, top+".slice"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,7 +255,7 @@ func TestUnitIsKilled(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			list, err := w.r.ListContainers(bg, &cri.ListContainersRequest{})
+			list, err := w.r.ListContainers(Bg, &cri.ListContainersRequest{})
 			if err != nil || len(list.Containers) != 2 {
 				t.Fatalf("%d containers, %v", len(list.GetContainers()), err)
 			}

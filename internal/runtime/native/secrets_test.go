@@ -105,7 +105,7 @@ func TestSecretsStayInMemory(t *testing.T) {
 		t.Error("the environment of what is not there stays, or that of what is there is gone")
 	}
 	w.stop(id, 0)
-	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(w.r.secretDir("")); err != nil || len(left) > 0 {
@@ -179,11 +179,11 @@ func TestSecretsOfEarlierReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.open()
-	st, err := w.r.ContainerStatus(bg, &cri.ContainerStatusRequest{ContainerId: id})
+	st, err := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: id})
 	if err != nil || st.Status.State != cri.ContainerState_CONTAINER_EXITED || st.Status.Metadata.Name != "c" {
 		t.Errorf("after a reboot: %v, %v", st, err)
 	}
-	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
+	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Error(err)
 	}
 }

@@ -52,7 +52,7 @@ func TestNoDescriptors(t *testing.T) {
 				}
 			}
 		}
-		pods, err := w.r.ListPodSandbox(bg, &cri.ListPodSandboxRequest{})
+		pods, err := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestNoDescriptors(t *testing.T) {
 			if p.Id == sb {
 				continue
 			}
-			if _, err := w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
+			if _, err := w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: p.Id}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -88,7 +88,7 @@ func TestStartRecordComesLater(t *testing.T) {
 	arm(&breaker{at: StepStartHelper, do: func(string) error {
 		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max})
 	}})
-	_, err := w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id})
+	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
 	var rec containerRecord
 	lost := load(w.r.containerDir(id), &rec) // no descriptor to read it either
 	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)); err != nil {
@@ -118,14 +118,14 @@ func TestFullDisk(t *testing.T) {
 	ends := w.run(sb, sbc, "ends", shell("cat; exit 3"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 	fill(t, filepath.Join(dir, "filler"))
 
-	if _, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("full")}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("full")}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("a sandbox on a full disk: %v", err)
 	}
-	if _, err := w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "full", shell("true"))}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+	if _, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "full", shell("true"))}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("a container on a full disk: %v", err)
 	}
 	w.inside(keep)
-	if err := w.r.Streams().Attach(bg, ends, strings.NewReader(""), newPipe(), nil, false, nil); err != nil {
+	if err := w.r.Streams().Attach(Bg, ends, strings.NewReader(""), newPipe(), nil, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	if st := w.wait(ends); st.ExitCode != 3 {
@@ -145,7 +145,7 @@ func TestFullDisk(t *testing.T) {
 	if err := w.lifeCalls("pod", 1); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
-	if _, err := w.r.RemoveContainer(bg, &cri.RemoveContainerRequest{ContainerId: ends}); err != nil {
+	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: ends}); err != nil {
 		t.Error(err)
 	}
 	log := filepath.Join(sbc.LogDirectory, "keep.log")
@@ -197,14 +197,14 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 	for _, s := range Steps {
 		now.Store(&breaker{at: s, do: func(string) error { fill(t, filler); return nil }})
 		sbc := w.sandboxConfig("pod")
-		sb, err := w.r.RunPodSandbox(bg, &cri.RunPodSandboxRequest{Config: sbc})
+		sb, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc})
 		said, id := cri.ContainerState_CONTAINER_UNKNOWN, ""
 		stopped := false
 		if err == nil {
 			var c *cri.CreateContainerResponse
-			if c, err = w.r.CreateContainer(bg, &cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
+			if c, err = w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
 				id, said = c.ContainerId, cri.ContainerState_CONTAINER_RUNNING
-				if _, err = w.r.StartContainer(bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
+				if _, err = w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
 					said = cri.ContainerState_CONTAINER_EXITED
 				}
 			}
@@ -215,7 +215,7 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 				t.Fatalf("%s: %v", s, err)
 			}
 			said, stopped = cri.ContainerState_CONTAINER_EXITED, true
-			if _, err = w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
+			if _, err = w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
 				t.Errorf("%s: a pod is stopped on a full disk: %v", s, err)
 			}
 		} else if err != nil && !strings.Contains(err.Error(), "no space left on device") {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -72,7 +72,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
 	close(c.started)
 	select {
-	case <-m.gone:
+	case <-m.Gone():
 		go r.endUnseen(c)
 	default:
 	}
@@ -113,7 +113,7 @@ func (r *Runtime) endLost(c *container) {
 
 // launch makes the cgroup, has the monitor start the helper and waits until it
 // became the user's process.
-func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int, id *plan.Identity, err error) {
+func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) (pid int, id *plan.Identity, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, nil, err
 	}
@@ -143,43 +143,43 @@ func (r *Runtime) launch(ctx context.Context, m *monitor, c *container) (pid int
 	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	st := containerStart{id: pl.ID, logPath: c.rec.LogPath, late: pl.Late}
-	if st.helper, err = r.programs.theHelper(); err != nil {
+	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late}
+	if st.Helper, err = r.programs.Helper(); err != nil {
 		return 0, nil, err
 	}
-	st.flags, st.pidMode, st.pidTarget = startFlags(c)
+	st.Flags, st.PIDMode, st.Target = startFlags(c)
 	var open []*os.File
 	defer func() {
 		for _, f := range open {
 			f.Close()
 		}
 	}()
-	if st.dir, err = os.Open(r.containerDir(pl.ID)); err != nil {
+	if st.Dir, err = os.Open(r.containerDir(pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	open = append(open, st.dir)
-	if st.log, err = c.openLog(); err != nil {
+	open = append(open, st.Dir)
+	if st.Log, err = c.openLog(); err != nil {
 		return 0, nil, fmt.Errorf("opening the container's log: %w", err)
 	}
-	if st.log != nil {
-		open = append(open, st.log)
+	if st.Log != nil {
+		open = append(open, st.Log)
 	}
-	if st.oom = r.groups.OOMFile(pl.Cgroup); st.oom != nil {
-		open = append(open, st.oom)
+	if st.OOM = r.groups.OOMFile(pl.Cgroup); st.OOM != nil {
+		open = append(open, st.OOM)
 	}
 	place := r.groups.Entry(pl.Cgroup)
-	if st.cgroup, err = place.Open(); err != nil {
+	if st.Cgroup, err = place.Open(); err != nil {
 		return 0, nil, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
-	if st.cgroup != nil {
-		open = append(open, st.cgroup)
+	if st.Cgroup != nil {
+		open = append(open, st.Cgroup)
 	}
 	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
-		st.spec, st.status = spec, report
-		pid, err := m.start(st)
+		st.Spec, st.Status = spec, report
+		pid, err := m.Start(st)
 		return pid, errors.Join(err, r.through(StepStartClone, pl.ID))
-	}, func() { _ = m.kill(pl.ID, unix.SIGKILL) })
-	if errors.Is(err, errKilledEarly) && cgroups.OOMKilled(st.oom) {
+	}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
+	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
 		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 	}
 	if err == nil && pl.Hooks != nil {
@@ -198,12 +198,12 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	if err != nil {
 		return 0, nil, err
 	}
-	spec, err := memory("spec", code)
+	spec, err := monitor.MemoryFile("spec", code)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer spec.Close()
-	ours, theirs, err := socketPair()
+	ours, theirs, err := monitor.HelperLine()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -214,63 +214,48 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 		return 0, nil, err
 	}
 	stop := context.AfterFunc(ctx, kill)
-	talk := dialogue{program: p, launching: launching}
+	talk := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
-		talk.listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, state) }
+		talk.Listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, state) }
 	}
 	if pl.Hooks != nil && state == specs.StateCreating {
-		talk.waiting = func() error { return r.createHooks(ctx, pl, pid) }
+		talk.Waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
-	err = talk.talk(ours)
-	if talk.pid != 0 {
-		pid = talk.pid
+	err = talk.Serve(ours)
+	if talk.PID != 0 {
+		pid = talk.PID
 	}
 	if !stop() && ctx.Err() != nil {
 		return pid, nil, ctx.Err()
 	}
 	if err != nil {
-		return pid, talk.id, fmt.Errorf("unable to start container process: error during container init: %w", err)
+		return pid, talk.User, fmt.Errorf("unable to start container process: error during container init: %w", err)
 	}
-	return pid, talk.id, nil
-}
-
-// socketPair is the line to a helper.
-func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
-	}
-	a, theirs := os.NewFile(uintptr(fds[0]), "helper"), os.NewFile(uintptr(fds[1]), "helper")
-	defer a.Close()
-	if ours, err = unixConn(a); err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return ours, theirs, nil
+	return pid, talk.User, nil
 }
 
 func startFlags(c *container) (flags, pidMode int, target string) {
 	if c.config.Stdin {
-		flags |= flagStdin
+		flags |= monitor.FlagStdin
 	}
 	if c.config.StdinOnce {
-		flags |= flagStdinOnce
+		flags |= monitor.FlagStdinOnce
 	}
 	if c.config.Tty {
-		flags |= flagTTY
+		flags |= monitor.FlagTTY
 	}
 	o := c.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch o.GetPid() {
 	case cri.NamespaceMode_CONTAINER:
-		pidMode = pidNew
+		pidMode = monitor.PIDNew
 	case cri.NamespaceMode_NODE:
-		pidMode = pidHost
+		pidMode = monitor.PIDHost
 	case cri.NamespaceMode_TARGET:
-		pidMode, target = pidTarget, o.GetTargetId()
+		pidMode, target = monitor.PIDTarget, o.GetTargetId()
 	case cri.NamespaceMode_POD:
-		pidMode = pidPod
+		pidMode = monitor.PIDPod
 		if o == nil || c.sandbox.options().GetPid() != cri.NamespaceMode_POD {
-			pidMode = pidNew // nothing was said
+			pidMode = monitor.PIDNew // nothing was said
 		}
 	}
 	return flags, pidMode, target
@@ -279,12 +264,12 @@ func startFlags(c *container) (flags, pidMode int, target string) {
 // lateForks says that helpers can enter a PID namespace of the sandbox by themselves, at their end.
 func (r *Runtime) lateForks(s *sandbox) bool {
 	m := s.line()
-	return m != nil && m.protocol() >= 2
+	return m != nil && m.Protocol() >= 2
 }
 
 // ownsPIDs says that the kernel ends everything in the container with its
 // first process.
 func (c *container) ownsPIDs() bool {
 	_, mode, _ := startFlags(c)
-	return mode == pidNew
+	return mode == monitor.PIDNew
 }

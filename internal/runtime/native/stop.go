@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/monitor"
 )
 
 // StopContainer sends the stop signal once, gives the process the timeout and
@@ -45,7 +47,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 			return err
 		}
 	}
-	if err := m.kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
+	if err := m.Kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, monitor.ErrGone) {
 		return err
 	}
 	if !c.ownsPIDs() {
@@ -68,14 +70,14 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 // grace at most. The kernel drops a signal that the first process of a PID
 // namespace does not handle; one that was started a moment ago may be about to,
 // so it gets the signal as soon as it does.
-func (c *container) askToStop(ctx context.Context, m *monitor, grace time.Duration) (ended bool, _ error) {
+func (c *container) askToStop(ctx context.Context, m *monitor.Monitor, grace time.Duration) (ended bool, _ error) {
 	late := time.NewTimer(grace)
 	defer late.Stop()
 	looks := 0
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		looks++
 		heard, err := c.sendStop(m, looks)
-		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, errMonitorGone) {
+		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, monitor.ErrGone) {
 			return false, err
 		}
 		var again <-chan time.Time
@@ -101,7 +103,7 @@ const blindLook = 9
 // sendStop sends the stop signal, once; false while it would not be heard. A
 // blocked signal waits for its process, but every fork blocks signals for a
 // moment: it counts from the third look on.
-func (c *container) sendStop(m *monitor, looks int) (heard bool, _ error) {
+func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sig := c.stopSignal()
@@ -112,13 +114,13 @@ func (c *container) sendStop(m *monitor, looks int) (heard bool, _ error) {
 		caught, blocked := dispositions(c.rec.Pid)
 		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) && !awaitsSignals(c.rec.Pid) {
 			if looks == blindLook { // it may hear in a way we can't see
-				return false, m.kill(c.rec.ID, sig)
+				return false, m.Kill(c.rec.ID, sig)
 			}
 			return false, nil
 		}
 	}
 	c.asked = true
-	return true, m.kill(c.rec.ID, sig)
+	return true, m.Kill(c.rec.ID, sig)
 }
 
 // awaitsSignals tells whether a process sits in sigwait or the like, as init

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +15,8 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"carob/internal/base/netns"
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
-	"carob/internal/runtime/native/wire"
 )
 
 // Streams is the side of the runtime that a streaming server calls
@@ -141,7 +140,7 @@ func (r *Runtime) LogShown(ctx context.Context, id string) error {
 	if m == nil || !c.config.GetStdin() && !c.config.GetTty() {
 		return nil // nothing is held
 	}
-	if err := m.shown(ctx, c.rec.ID); err != nil {
+	if err := m.Shown(ctx, c.rec.ID); err != nil {
 		return coded(fmt.Errorf("dropping the output held of container %q: %w", c.rec.ID, err))
 	}
 	return nil
@@ -163,86 +162,17 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 		return err
 	}
 	// Its monitor knows better whether it runs, and for a while holds the output of one that has ended.
-	conn, err := dialMonitorConn(s.r.runDir(c.rec.SandboxID))
+	conn, err := monitor.DialConn(s.r.runDir(c.rec.SandboxID))
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running: %v", c.rec.ID, err)
 	}
 	defer conn.Close()
-	req := wire.Message{Code: msgAttach, S: [4]string{c.rec.ID}}
-	if _, err := conn.Write(req.Append(nil)); err != nil {
-		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
-	}
-	b := make([]byte, 64<<10)
-	n, err := conn.Read(b)
-	if err != nil {
-		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
-	}
-	a, err := wire.Parse(b[:n])
-	if err != nil {
-		return err
-	}
-	if unix.Errno(a.N[0]) == unix.ESRCH {
+	if err := monitor.Attach(ctx, conn, c.rec.ID, in, out, errw, resize); errors.Is(err, unix.ESRCH) {
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running", c.rec.ID)
+	} else if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, err)
 	}
-	if a.N[0] != 0 {
-		return fmt.Errorf("attaching to container %q: %w", c.rec.ID, unix.Errno(a.N[0]))
-	}
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if in != nil {
-		go feed(conn, in)
-	}
-	if resize != nil {
-		go func() {
-			for {
-				select {
-				case z, ok := <-resize:
-					if !ok {
-						return
-					}
-					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
-					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width))) // a line that is gone ends the reader below
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-	}
-	for {
-		n, err := conn.Read(b)
-		if err != nil || n == 0 {
-			return ctx.Err() // the container has ended, or whoever asked has gone
-		}
-		var w io.Writer
-		switch {
-		case b[0] == frameStdout && out != nil:
-			w = out
-		case b[0] == frameStderr && errw != nil:
-			w = errw
-		}
-		if w != nil {
-			if _, err := w.Write(b[1:n]); err != nil {
-				return nil // the client is gone
-			}
-		}
-	}
-}
-
-// feed sends a client's input to the monitor, then that it has ended.
-func feed(conn net.Conn, in io.Reader) {
-	b := make([]byte, 16<<10)
-	for {
-		n, err := in.Read(b[1:])
-		if n > 0 {
-			b[0] = frameStdin
-			if _, werr := conn.Write(b[:n+1]); werr != nil {
-				return
-			}
-		}
-		if err != nil {
-			_, _ = conn.Write([]byte{frameClose}) // the container may have ended first
-			return
-		}
-	}
+	return ctx.Err()
 }
 
 // PortForward connects a stream to a port on the pod's own loopback.

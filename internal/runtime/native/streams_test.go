@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -40,7 +39,7 @@ func TestExecSync(t *testing.T) {
 		}
 	})
 	t.Run("timeout", func(t *testing.T) {
-		_, err := w.r.ExecSync(bg, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
+		_, err := w.r.ExecSync(Bg, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
 		if status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("error %v", err)
 		}
@@ -104,6 +103,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
 func (p *pipe) Close() error { return nil }
 
 func (p *pipe) String() string {
@@ -148,7 +148,7 @@ func TestStreamExec(t *testing.T) {
 	s := w.r.Streams()
 	t.Run("stdin ends", func(t *testing.T) {
 		out, errs := newPipe(), newPipe()
-		err := s.Exec(bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs, false, nil)
+		err := s.Exec(Bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs, false, nil)
 		var e utilexec.CodeExitError
 		if ok := asExit(err, &e); !ok || e.Code != 6 || strings.TrimSpace(out.String()) != "5" || errs.String() != "e\n" {
 			t.Errorf("%v, %q, %q", err, out, errs)
@@ -160,7 +160,7 @@ func TestStreamExec(t *testing.T) {
 		sizes := make(chan remotecommand.TerminalSize, 1)
 		sizes <- remotecommand.TerminalSize{Width: 132, Height: 43}
 		done := make(chan error)
-		go func() { done <- s.Exec(bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
+		go func() { done <- s.Exec(Bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
 		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; while ! stty size | grep 25; do sleep 0.02; done; exit 3")
 		out.expect(t, "is-a-2-tty")
 		out.expect(t, "43 132")
@@ -173,7 +173,7 @@ func TestStreamExec(t *testing.T) {
 		}
 	})
 	t.Run("cancelled", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(bg)
+		ctx, cancel := context.WithCancel(Bg)
 		out := newPipe()
 		done := make(chan error)
 		go func() {
@@ -187,7 +187,7 @@ func TestStreamExec(t *testing.T) {
 	})
 	t.Run("what is left behind writes on", func(t *testing.T) {
 		out := newPipe()
-		err := s.Exec(bg, id, []string{"sh", "-c", "(sleep 1.3; echo late) & echo first; exit 3"}, nil, out, nil, false, nil)
+		err := s.Exec(Bg, id, []string{"sh", "-c", "(sleep 1.3; echo late) & echo first; exit 3"}, nil, out, nil, false, nil)
 		var e utilexec.CodeExitError
 		if !asExit(err, &e) || e.Code != 3 || out.String() != "first\nlate\n" {
 			t.Errorf("%v, %q", err, out)
@@ -196,7 +196,7 @@ func TestStreamExec(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		t.Run(fmt.Sprint("nobody reads what is left behind, terminal ", tty), func(t *testing.T) {
 			out := &leavingClient{pipe: newPipe()}
-			err := s.Exec(bg, id, []string{"sh", "-c", "trap '' HUP; sleep 700 & echo first"}, nil, out, nil, tty, nil)
+			err := s.Exec(Bg, id, []string{"sh", "-c", "trap '' HUP; sleep 700 & echo first"}, nil, out, nil, tty, nil)
 			if err != nil || !strings.HasPrefix(out.String(), "first") {
 				t.Errorf("%v, %q", err, out)
 			}
@@ -204,7 +204,7 @@ func TestStreamExec(t *testing.T) {
 	}
 	t.Run("a client that leaves", func(t *testing.T) {
 		out := &leavingClient{pipe: newPipe()}
-		err := s.Exec(bg, id, []string{"sh", "-c", "while echo line; do :; done; exit 9"}, nil, out, nil, false, nil)
+		err := s.Exec(Bg, id, []string{"sh", "-c", "while echo line; do :; done; exit 9"}, nil, out, nil, false, nil)
 		var e utilexec.CodeExitError
 		if !asExit(err, &e) || e.Code != 128+13 && e.Code != 9 {
 			t.Errorf("a process whose output nobody takes: %v", err)
@@ -212,7 +212,7 @@ func TestStreamExec(t *testing.T) {
 	})
 	t.Run("not found", func(t *testing.T) {
 		told := newPipe()
-		err := s.Exec(bg, id, []string{"nosuch"}, nil, newPipe(), told, false, nil)
+		err := s.Exec(Bg, id, []string{"nosuch"}, nil, newPipe(), told, false, nil)
 		var e utilexec.CodeExitError
 		if !asExit(err, &e) || e.Code != 127 || told.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
 			t.Errorf("%v, %q", err, told)
@@ -233,7 +233,7 @@ func TestAttach(t *testing.T) {
 		out, errs := newPipe(), newPipe()
 		inR, inW := io.Pipe()
 		done := make(chan error)
-		go func() { done <- s.Attach(bg, id, inR, out, errs, false, nil) }()
+		go func() { done <- s.Attach(Bg, id, inR, out, errs, false, nil) }()
 		fmt.Fprintln(inW, "one")
 		out.expect(t, "got one\n")
 		errs.expect(t, "err one\n")
@@ -256,7 +256,7 @@ func TestAttach(t *testing.T) {
 		sizes := make(chan remotecommand.TerminalSize, 1)
 		sizes <- remotecommand.TerminalSize{Width: 100, Height: 33}
 		done := make(chan error)
-		go func() { done <- s.Attach(bg, id, inR, out, nil, true, sizes) }()
+		go func() { done <- s.Attach(Bg, id, inR, out, nil, true, sizes) }()
 		fmt.Fprintln(inW, "while ! stty size | grep 33; do sleep 0.02; done; test -c /dev/console && echo con$((40+2)); exit 4")
 		out.expect(t, "33 100")
 		out.expect(t, "con42")
@@ -268,7 +268,7 @@ func TestAttach(t *testing.T) {
 	t.Run("one after the other", func(t *testing.T) {
 		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin = true })
 		for _, word := range []string{"one", "two"} { // without stdin_once the end of a client's input is not the container's
-			ctx, cancel := context.WithCancel(bg)
+			ctx, cancel := context.WithCancel(Bg)
 			out, done := newPipe(), make(chan error)
 			go func() { done <- s.Attach(ctx, id, strings.NewReader(word+"\n"), out, nil, false, nil) }()
 			out.expect(t, "got "+word+"\n")
@@ -285,7 +285,7 @@ func TestAttach(t *testing.T) {
 	t.Run("a large input", func(t *testing.T) {
 		id := w.run(sb, sbc, "large", shell("wc -c"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 		out := newPipe()
-		go s.Attach(bg, id, strings.NewReader(strings.Repeat("x", 3<<20)), out, nil, false, nil)
+		go s.Attach(Bg, id, strings.NewReader(strings.Repeat("x", 3<<20)), out, nil, false, nil)
 		out.expect(t, "3145728")
 		w.wait(id)
 	})
@@ -308,7 +308,7 @@ func TestAttachLate(t *testing.T) {
 				}
 			}
 			out, errs := newPipe(), newPipe()
-			if err := s.Attach(bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
+			if err := s.Attach(Bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
 				t.Error(err)
 			}
 			got := strings.ReplaceAll(out.String(), "\r", "")
@@ -322,16 +322,16 @@ func TestAttachLate(t *testing.T) {
 			id := w.run(sb, sbc, fmt.Sprint("ended", i), shell("echo hi; echo there >&2"), interactive)
 			w.wait(id)
 			out, errs := newPipe(), newPipe()
-			if err := s.Attach(bg, id, strings.NewReader(""), out, errs, false, nil); err != nil || out.String() != "hi\n" || errs.String() != "there\n" {
+			if err := s.Attach(Bg, id, strings.NewReader(""), out, errs, false, nil); err != nil || out.String() != "hi\n" || errs.String() != "there\n" {
 				t.Errorf("%v, %q, %q", err, out, errs)
 			}
-			if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition { // kubectl reads the log then
+			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition { // kubectl reads the log then
 				t.Errorf("a second client: %v", err)
 			}
 		}
 		id := w.run(sb, sbc, "deaf", shell("echo hi")) // not interactive: its log has it
 		w.wait(id)
-		if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
+		if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("a container without input: %v", err)
 		}
 	})
@@ -339,7 +339,7 @@ func TestAttachLate(t *testing.T) {
 		id := w.run(sb, sbc, "much", shell("seq 100000; seq 100000 | while read x; do echo $x; echo $x >&2; test $x = 9000 && break; done; echo end"), interactive)
 		w.wait(id)
 		out, errs := newPipe(), newPipe()
-		if err := s.Attach(bg, id, nil, out, errs, false, nil); err != nil {
+		if err := s.Attach(Bg, id, nil, out, errs, false, nil); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(out.String()) + len(errs.String()); n > 64<<10 || n < 32<<10 || !strings.HasSuffix(out.String(), "9000\nend\n") || !strings.HasSuffix(errs.String(), "9000\n") {
@@ -352,15 +352,15 @@ func TestAttachLate(t *testing.T) {
 		out := &slowClient{pipe: newPipe(), go_: make(chan struct{})}
 		inR, inW := io.Pipe()
 		done := make(chan error)
-		go func() { done <- s.Attach(bg, id, inR, out, nil, false, nil) }()
+		go func() { done <- s.Attach(Bg, id, inR, out, nil, false, nil) }()
 		fmt.Fprintln(inW, "go")
 		w.wait(id)
-		if err := w.r.LogShown(bg, id); err != nil { // to another client: this one gets the rest all the same
+		if err := w.r.LogShown(Bg, id); err != nil { // to another client: this one gets the rest all the same
 			t.Error(err)
 		}
 		stopped := make(chan error, 1)
 		go func() { // as the agent does when the last container has ended
-			_, err := w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: slowSB})
+			_, err := w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: slowSB})
 			stopped <- err
 		}()
 		close(out.go_)
@@ -396,7 +396,7 @@ func TestAttachAfterLog(t *testing.T) {
 	shown := func(id string, times int) {
 		t.Helper()
 		for range times {
-			if err := w.r.LogShown(bg, id); err != nil {
+			if err := w.r.LogShown(Bg, id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -404,7 +404,7 @@ func TestAttachAfterLog(t *testing.T) {
 	attach := func(id string, tty bool) (string, string) {
 		t.Helper()
 		out, errs := newPipe(), newPipe()
-		if err := s.Attach(bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
+		if err := s.Attach(Bg, id, strings.NewReader("word\n"), out, errs, tty, nil); err != nil {
 			t.Fatal(err)
 		}
 		return strings.ReplaceAll(out.String(), "\r", ""), errs.String()
@@ -458,7 +458,7 @@ func TestAttachAfterLog(t *testing.T) {
 			if out, errs := attach(id, false); out != "" || errs != "" { // a client that had its URL before the end is not refused
 				t.Errorf("%s: %q, %q", command, out, errs)
 			}
-			if err := s.Attach(bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
+			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
 				t.Errorf("a second client: %v", err)
 			}
 			shown(id, 1) // it is forgotten
@@ -472,46 +472,22 @@ func TestLogShown(t *testing.T) {
 	sb, sbc := w.sandbox("told")
 	for i, c := range []func(*cri.ContainerConfig){func(*cri.ContainerConfig) {}, func(c *cri.ContainerConfig) { c.Stdin = true }, func(c *cri.ContainerConfig) { c.Tty = true }} {
 		id := w.run(sb, sbc, fmt.Sprint("c", i), shell("sleep 1000"), c)
-		if err := w.r.LogShown(bg, id); err != nil {
+		if err := w.r.LogShown(Bg, id); err != nil {
 			t.Errorf("running: %v", err)
 		}
-		w.r.StopContainer(bg, &cri.StopContainerRequest{ContainerId: id})
-		if err := w.r.LogShown(bg, id); err != nil {
+		w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id})
+		if err := w.r.LogShown(Bg, id); err != nil {
 			t.Errorf("stopped: %v", err)
 		}
 		if i == 2 {
-			w.r.StopPodSandbox(bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
-			if err := w.r.LogShown(bg, id); err != nil {
+			w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: sb})
+			if err := w.r.LogShown(Bg, id); err != nil {
 				t.Errorf("without a monitor: %v", err)
 			}
 		}
 	}
-	if err := w.r.LogShown(bg, strings.Repeat("0", 64)); status.Code(err) != codes.NotFound {
+	if err := w.r.LogShown(Bg, strings.Repeat("0", 64)); status.Code(err) != codes.NotFound {
 		t.Errorf("no such container: %v", err)
-	}
-}
-
-// TestMonitorDoesNotAnswer: whoever tells it of a log waits no longer than they want.
-func TestMonitorDoesNotAnswer(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
-	defer ours.Close()
-	conn, err := unixConn(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newMonitor(conn)
-	ctx, cancel := context.WithCancel(bg)
-	cancel()
-	if err := m.shown(ctx, "id"); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	theirs.Close()
-	if err := m.shown(bg, "id"); !errors.Is(err, errMonitorGone) {
-		t.Error(err)
 	}
 }
 
@@ -537,12 +513,12 @@ func TestPortForward(t *testing.T) {
 	}
 	a, b := io.Pipe()
 	out := newPipe()
-	if err := w.r.Streams().PortForward(bg, sb, 8080, &duplex{Reader: a, WriteCloser: out}); err != nil {
+	if err := w.r.Streams().PortForward(Bg, sb, 8080, &duplex{Reader: a, WriteCloser: out}); err != nil {
 		t.Fatal(err)
 	}
 	b.Close()
 	out.expect(t, "hello")
-	if err := w.r.Streams().PortForward(bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if err := w.r.Streams().PortForward(Bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("closed port: %v", err)
 	}
 }

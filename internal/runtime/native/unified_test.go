@@ -57,7 +57,7 @@ head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100
 	if st := w.wait(id); st.ExitCode != 137 {
 		t.Errorf("code %d", st.ExitCode)
 	}
-	w.r.RemovePodSandbox(bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
+	w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
 }
 
 func TestSignals(t *testing.T) {

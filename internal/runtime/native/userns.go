@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -109,7 +110,7 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 	if err != nil {
 		return nil, err
 	}
-	spec, err := memory("userns", code)
+	spec, err := monitor.MemoryFile("userns", code)
 	if err != nil {
 		return nil, err
 	}
@@ -119,14 +120,14 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 		return nil, err
 	}
 	defer wait.Close()
-	helper, err := r.programs.theHelper()
+	helper, err := r.programs.Helper()
 	if err != nil {
 		return nil, errors.Join(err, gate.Close())
 	}
 	defer runtime.KeepAlive(helper)
 	pidfd := -1
 	cmd := &exec.Cmd{
-		Path:       fmt.Sprintf("/proc/self/fd/%d", rawFD(helper)),
+		Path:       fmt.Sprintf("/proc/self/fd/%d", monitor.RawFD(helper)),
 		Args:       []string{"carob-userns"},
 		Env:        []string{},
 		Dir:        "/",

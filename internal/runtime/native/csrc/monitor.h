@@ -14,7 +14,7 @@
 #include <termios.h>
 #include <time.h>
 
-// Keep in step with monitor.go.
+// Keep in step with monitor/monitor.go.
 enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
 enum {
 	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN, M_SHOWN,

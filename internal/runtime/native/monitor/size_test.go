@@ -1,4 +1,4 @@
-package native
+package monitor
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 func TestSizeOfC(t *testing.T) {
 	const most = 1900
 	total := 0
-	for _, pattern := range []string{"csrc/*.c", "csrc/*.h"} {
+	for _, pattern := range []string{"../csrc/*.c", "../csrc/*.h"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)

@@ -1,4 +1,4 @@
-package native
+package monitor
 
 import (
 	"sync"
@@ -9,20 +9,21 @@ import (
 // monitor, while it has half of its own.
 const refillPause = 50 * time.Millisecond
 
-// monitorPool keeps a few monitors ready, so that the start of their process
+// Pool keeps a few monitors ready, so that the start of their process
 // is not on the path of a pod. It refills a moment later, at once when less than half
 // are left, and ends its monitors with itself.
-type monitorPool struct {
-	start func() (*monitor, error)
-	ready chan *monitor
+type Pool struct {
+	start func() (*Monitor, error)
+	ready chan *Monitor
 	want  chan struct{}
 	stop  chan struct{}
 	once  sync.Once
 	done  sync.WaitGroup
 }
 
-func newMonitorPool(size int, start func() (*monitor, error)) *monitorPool {
-	p := &monitorPool{start: start, ready: make(chan *monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
+// NewPool keeps as many monitors ready as size says; none for zero.
+func NewPool(size int, start func() (*Monitor, error)) *Pool {
+	p := &Pool{start: start, ready: make(chan *Monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
 	if size > 0 {
 		p.done.Add(1)
 		go p.fill()
@@ -31,14 +32,14 @@ func newMonitorPool(size int, start func() (*monitor, error)) *monitorPool {
 	return p
 }
 
-func (p *monitorPool) refill() {
+func (p *Pool) refill() {
 	select {
 	case p.want <- struct{}{}:
 	default:
 	}
 }
 
-func (p *monitorPool) fill() {
+func (p *Pool) fill() {
 	defer p.done.Done()
 	for {
 		select {
@@ -55,7 +56,7 @@ func (p *monitorPool) fill() {
 			select {
 			case p.ready <- m:
 			case <-p.stop:
-				m.conn.Close()
+				m.Close()
 				return
 			}
 		}
@@ -63,7 +64,7 @@ func (p *monitorPool) fill() {
 }
 
 // pause waits refillPause, or until less than half are left.
-func (p *monitorPool) pause() {
+func (p *Pool) pause() {
 	over := time.NewTimer(refillPause)
 	defer over.Stop()
 	for len(p.ready)*2 >= cap(p.ready) {
@@ -77,14 +78,14 @@ func (p *monitorPool) pause() {
 	}
 }
 
-// get answers a monitor that is nobody's yet.
-func (p *monitorPool) get() (*monitor, error) {
+// Get answers a monitor that is nobody's yet.
+func (p *Pool) Get() (*Monitor, error) {
 	for {
 		select {
 		case m := <-p.ready:
 			p.refill()
 			select {
-			case <-m.gone:
+			case <-m.Gone():
 				continue // killed while it waited
 			default:
 				return m, nil
@@ -95,13 +96,14 @@ func (p *monitorPool) get() (*monitor, error) {
 	}
 }
 
-func (p *monitorPool) close() {
+// Close ends the monitors that wait.
+func (p *Pool) Close() {
 	p.once.Do(func() { close(p.stop) })
 	p.done.Wait()
 	for {
 		select {
 		case m := <-p.ready:
-			m.conn.Close() // a monitor without a pod ends with its line
+			m.Close() // a monitor without a pod ends with its line
 		default:
 			return
 		}

@@ -1,6 +1,4 @@
-package native
-
-//go:generate make -C csrc
+package monitor
 
 import (
 	"errors"
@@ -12,50 +10,62 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// programs are the two C programs as sealed files in memory: a container that
+// Programs are the two C programs as sealed files in memory: a container that
 // gets hold of one can't write to it (CVE-2019-5736).
-type programs struct {
+type Programs struct {
 	mu              sync.Mutex
 	monitor, helper *os.File
+
+	monitorText, helperText []byte
 }
 
-func loadPrograms() (*programs, error) {
-	m, err := sealed("carob-monitor", monitorProgram, sealsOfPrograms)
+// Load seals the programs of csrc. Tests give some that were built elsewhere: of an earlier
+// release, or with a sanitizer.
+func Load(monitor, helper []byte) (*Programs, error) {
+	m, err := sealed("carob-monitor", monitor, sealsOfPrograms)
 	if err != nil {
 		return nil, err
 	}
-	h, err := sealed("carob-init", helperProgram, sealsOfPrograms)
+	h, err := sealed("carob-init", helper, sealsOfPrograms)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &programs{monitor: m, helper: h}, nil
+	return &Programs{monitor: m, helper: h, monitorText: monitor, helperText: helper}, nil
 }
 
-func (p *programs) close() error {
+// Close lets go of the programs; who runs them goes on.
+func (p *Programs) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return errors.Join(p.monitor.Close(), p.helper.Close())
 }
 
-// theHelper is the helper to execute. It is a container's to be seen while it runs there,
+// Helper is the helper to execute. It is a container's to be seen while it runs there,
 // and belongs to root, so that the container's root can change its mode. Where the
 // kernel can't seal that (before Linux 6.3), one that nobody could execute any more is
 // replaced. Who uses the old one goes on with it; its memory is freed with the last of them.
-func (p *programs) theHelper() (*os.File, error) {
-	return p.executable(&p.helper, "carob-init", helperProgram)
+func (p *Programs) Helper() (*os.File, error) {
+	return p.executable(&p.helper, "carob-init", p.helperText)
 }
 
 // theMonitor is the same for the monitor, which a container sees in the moment before it
 // becomes the helper.
-func (p *programs) theMonitor() (*os.File, error) {
-	return p.executable(&p.monitor, "carob-monitor", monitorProgram)
+func (p *Programs) theMonitor() (*os.File, error) {
+	return p.executable(&p.monitor, "carob-monitor", p.monitorText)
 }
 
-func (p *programs) executable(f **os.File, name string, content []byte) (*os.File, error) {
+// UseHelper has the next starts use another helper.
+func (p *Programs) UseHelper(f *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.helper = f
+}
+
+func (p *Programs) executable(f **os.File, name string, content []byte) (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var st unix.Stat_t
-	if err := unix.Fstat(rawFD(*f), &st); err != nil {
+	if err := unix.Fstat(RawFD(*f), &st); err != nil {
 		return nil, fmt.Errorf("looking at %s: %w", name, err)
 	}
 	if st.Mode&0o111 == 0o111 {
@@ -115,8 +125,8 @@ func newMemory(name string, flags, flag int) (int, error) {
 	return fd, nil
 }
 
-// memory is an unnamed file with the given content, read from its start.
-func memory(name string, content []byte) (*os.File, error) {
+// MemoryFile is an unnamed file with the given content, read from its start.
+func MemoryFile(name string, content []byte) (*os.File, error) {
 	fd, err := newMemory(name, 0, memfdNoExec)
 	if err != nil {
 		return nil, err

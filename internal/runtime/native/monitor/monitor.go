@@ -1,16 +1,21 @@
-package native
+// Package monitor speaks to the C programs of the native runtime (csrc): to the monitor of each pod,
+// which starts, signals and reaps its processes, and to the helper while it becomes a container's.
+//
+// The native runtime drives it. It keeps monitors ready (Pool), starts and finds them (Programs,
+// Dial), and serves one helper at a time (Session). It must never decide what a container gets,
+// which package plan does, and never change a message of an earlier release: running pods keep the
+// monitor they were started with.
+package monitor
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,16 +40,17 @@ const (
 	msgBegun
 	msgShown
 
-	ReplyDone     = 32
+	replyDone     = 32
 	eventExit     = 33
 	eventExecExit = 34
 	eventPodExit  = 35
 )
 
+// Flags of a container's start; the others say which files come with a request.
 const (
-	flagStdin = 1 << iota
-	flagStdinOnce
-	flagTTY
+	FlagStdin = 1 << iota
+	FlagStdinOnce
+	FlagTTY
 	flagOOMFile
 	flagCgroupFD
 	flagListen
@@ -58,10 +64,10 @@ const (
 
 // Where a container's process IDs live.
 const (
-	pidNew = iota
-	pidPod
-	pidTarget
-	pidHost
+	PIDNew    = iota // in a namespace of its own
+	PIDPod           // in one that the pod shares
+	PIDTarget        // in that of another container
+	PIDHost          // in the host's
 )
 
 // Frames of an attach stream.
@@ -70,16 +76,17 @@ const (
 	frameStdout, frameStderr            = 1, 2    // from it
 )
 
-// maxListed is how many containers one answer to msgList holds (csrc/monitor.c).
-const maxListed = 7999 / 65
+// MaxListed is how many containers one answer to msgList holds (csrc/monitor.c).
+const MaxListed = 7999 / 65
 
 const monitorSocket = "monitor.sock"
 
-var errMonitorGone = errors.New("the pod's monitor is gone")
+// ErrGone says that the line to a monitor is broken.
+var ErrGone = errors.New("the pod's monitor is gone")
 
-// monitor is this process's end of the line to one pod's monitor. It may be
+// Monitor is this process's end of the line to one pod's monitor. It may be
 // called from many goroutines.
-type monitor struct {
+type Monitor struct {
 	conn *net.UnixConn
 	cmd  *exec.Cmd // nil when an earlier carob started it
 
@@ -87,16 +94,38 @@ type monitor struct {
 	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
 	seq     uint32
 	waiting map[uint32]chan wire.Message
-	execs   map[uint32]chan wire.Message
-	event   func(wire.Message)
-	early   []wire.Message // events that came before anyone listened
+	execs   map[uint32]chan int32
+	event   func(Event)
+	early   []Event // that came before anyone listened
 
-	gone chan struct{} // closed when the line is broken
+	broken chan struct{} // closed when the line is broken
 }
 
-// startMonitor starts a monitor that belongs to no pod yet. It enters the given
+// Event is the end of a process that a monitor looked after.
+type Event struct {
+	Container string // "" for the first process of a PID namespace that the pod shares
+	Code      int32  // as a shell has it: 128 and the signal's number for a kill
+	At        int64  // ns since 1970
+	OOM       bool   // the kernel killed a process of the container for want of memory
+}
+
+// Gone is closed when the line is broken.
+func (m *Monitor) Gone() <-chan struct{} { return m.broken }
+
+// Close ends the line; the monitor of a pod lives on, one without a pod ends.
+func (m *Monitor) Close() { m.conn.Close() }
+
+// PID is the monitor's process; 0 when an earlier carob started it.
+func (m *Monitor) PID() int {
+	if m.cmd == nil {
+		return 0
+	}
+	return m.cmd.Process.Pid
+}
+
+// StartMonitor starts a monitor that belongs to no pod yet. It enters the given
 // cgroups and ends with this process until setup.
-func (p *programs) startMonitor(place cgroups.Entry) (*monitor, error) {
+func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	program, err := p.theMonitor()
 	if err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
@@ -110,7 +139,7 @@ func (p *programs) startMonitor(place cgroups.Entry) (*monitor, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	cmd := &exec.Cmd{
-		Path:        fmt.Sprintf("/proc/self/fd/%d", rawFD(program)),
+		Path:        fmt.Sprintf("/proc/self/fd/%d", RawFD(program)),
 		Args:        []string{"carob-monitor"},
 		Env:         append([]string{}, place.Tasks...), // nil would be our environment
 		Dir:         "/",
@@ -123,12 +152,12 @@ func (p *programs) startMonitor(place cgroups.Entry) (*monitor, error) {
 	}
 	defer group.Close() // nil for none, which Close takes
 	if group != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, rawFD(group)
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, RawFD(group)
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
 	}
-	conn, err := unixConn(ours)
+	conn, err := UnixConn(ours)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -138,16 +167,17 @@ func (p *programs) startMonitor(place cgroups.Entry) (*monitor, error) {
 	return m, nil
 }
 
-// dialMonitor finds the monitor of a pod that an earlier carob started.
-func dialMonitor(dir string) (*monitor, error) {
-	c, err := dialMonitorConn(dir)
+// Dial finds the monitor of a pod that an earlier carob started.
+func Dial(dir string) (*Monitor, error) {
+	c, err := DialConn(dir)
 	if err != nil {
 		return nil, err
 	}
 	return newMonitor(c), nil
 }
 
-func dialMonitorConn(dir string) (*net.UnixConn, error) {
+// DialConn opens one more line to the monitor of a pod, whose directory is dir.
+func DialConn(dir string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the monitor's directory: %w", err)
@@ -163,10 +193,11 @@ func dialMonitorConn(dir string) (*net.UnixConn, error) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
 		return nil, fmt.Errorf("dialling the monitor of %s: %w", filepath.Base(dir), err)
 	}
-	return unixConn(f)
+	return UnixConn(f)
 }
 
-func unixConn(f *os.File) (*net.UnixConn, error) {
+// UnixConn is the connection of a socket, a copy of f.
+func UnixConn(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, fmt.Errorf("using a helper's or monitor's socket: %w", err)
@@ -174,8 +205,8 @@ func unixConn(f *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// listenMonitor makes the socket by which a later carob finds the monitor.
-func listenMonitor(dir string) (*os.File, error) {
+// Listen makes the socket by which a later carob finds the monitor.
+func Listen(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening the monitor's directory: %w", err)
@@ -197,23 +228,23 @@ func listenMonitor(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func newMonitor(c *net.UnixConn) *monitor {
-	m := &monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan wire.Message{}, gone: make(chan struct{})}
+func newMonitor(c *net.UnixConn) *Monitor {
+	m := &Monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{}, broken: make(chan struct{})}
 	go m.receive()
 	return m
 }
 
-// listen hands every event, also those that came already, to f, one at a time.
-func (m *monitor) listen(f func(wire.Message)) {
+// Listen hands every event, also those that came already, to f, one at a time.
+func (m *Monitor) Listen(f func(Event)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, r := range m.early {
-		f(r)
+	for _, e := range m.early {
+		f(e)
 	}
 	m.early, m.event = nil, f
 }
 
-func (m *monitor) receive() {
+func (m *Monitor) receive() {
 	b := make([]byte, 16<<10)
 	for {
 		n, err := m.conn.Read(b)
@@ -226,7 +257,7 @@ func (m *monitor) receive() {
 		}
 		m.mu.Lock()
 		switch r.Code {
-		case ReplyDone:
+		case replyDone:
 			m.version = int(r.Flags)
 			if ch := m.waiting[r.Seq]; ch != nil {
 				ch <- r
@@ -234,14 +265,15 @@ func (m *monitor) receive() {
 			}
 		case eventExecExit:
 			if ch := m.execs[r.Seq]; ch != nil {
-				ch <- r
+				ch <- int32(r.N[0])
 				delete(m.execs, r.Seq)
 			}
-		default:
+		case eventExit, eventPodExit:
+			e := Event{Container: r.S[0], Code: int32(r.N[0]), At: r.N[1], OOM: r.N[2] != 0}
 			if m.event == nil {
-				m.early = append(m.early, r)
+				m.early = append(m.early, e)
 			} else {
-				m.event(r)
+				m.event(e)
 			}
 		}
 		m.mu.Unlock()
@@ -249,14 +281,14 @@ func (m *monitor) receive() {
 	m.conn.Close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	close(m.gone)
+	close(m.broken)
 }
 
 // call sends one request and waits for its answer. The kernel copies files into
 // the message; the caller keeps and closes its own. The answer takes microseconds
 // and is waited for whoever has lost interest meanwhile, so that what was started
 // is known.
-func (m *monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) {
+func (m *Monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) {
 	m.mu.Lock()
 	m.seq++
 	r.Seq = m.seq
@@ -266,7 +298,7 @@ func (m *monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) 
 	return m.exchange(r, ch, files)
 }
 
-func (m *monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
+func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
 	if err := r.Check(); err != nil {
 		return wire.Message{}, err
 	}
@@ -274,14 +306,14 @@ func (m *monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			fds[i] = rawFD(f)
+			fds[i] = RawFD(f)
 		}
 		oob = unix.UnixRights(fds...)
 	}
 	_, _, err := m.conn.WriteMsgUnix(r.Append(nil), oob, nil)
 	runtime.KeepAlive(files)
 	if err != nil {
-		return wire.Message{}, fmt.Errorf("%w: %w", errMonitorGone, err)
+		return wire.Message{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	select {
 	case a := <-ch:
@@ -292,15 +324,15 @@ func (m *monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 			return a, errno
 		}
 		return a, nil
-	case <-m.gone:
-		return wire.Message{}, errMonitorGone
+	case <-m.broken:
+		return wire.Message{}, ErrGone
 	case <-time.After(30 * time.Second):
 		return wire.Message{}, fmt.Errorf("the pod's monitor does not answer")
 	}
 }
 
-// rawFD is f's descriptor, without making it blocking as File.Fd does.
-func rawFD(f *os.File) int {
+// RawFD is f's descriptor, without making it blocking as File.Fd does.
+func RawFD(f *os.File) int {
 	fd := -1
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(p uintptr) { fd = int(p) }) // fails for a closed file, which has none
@@ -308,43 +340,22 @@ func rawFD(f *os.File) int {
 	return fd
 }
 
-// podSetup is what makes a monitor a pod's.
-type podSetup struct {
-	listener *os.File
-	netns    *os.File // nil: the host's
-	unshare  int      // CLONE_NEW* to make
-	owner    *os.File // pidfd of a process in namespaces to join, nil for none
-	join     int      // which of them, CLONE_NEW*
-	hostname string
-	sysctls  map[string]string // path relative to /proc/sys → value
-	sharePID bool
-}
-
-// encodeSysctls is the message's part with names and values. A test that runs a monitor
-// of the first release speaks to it as that release did.
-var encodeSysctls = func(sysctls map[string]string) (string, error) {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
-		list = append(list, name, sysctls[name])
-	}
-	return wire.Pack(list)
-}
-
-func (m *monitor) setup(s podSetup) error {
-	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.unshare), int64(s.join)}, S: [4]string{s.hostname}}
-	files := []*os.File{s.listener}
-	if s.netns != nil {
+// Setup makes the monitor a pod's.
+func (m *Monitor) Setup(s PodSetup) error {
+	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.Unshare), int64(s.Join)}, S: [4]string{s.Hostname}}
+	files := []*os.File{s.Listener}
+	if s.NetNS != nil {
 		r.N[0] |= flagNetNS
-		files = append(files, s.netns)
+		files = append(files, s.NetNS)
 	}
-	if s.owner != nil {
+	if s.Owner != nil {
 		r.N[0] |= flagOwner
-		files = append(files, s.owner)
+		files = append(files, s.Owner)
 	}
-	if s.sharePID {
+	if s.SharePID {
 		r.N[0] |= flagPodPID
 	}
-	sysctls, err := encodeSysctls(s.sysctls)
+	sysctls, err := EncodeSysctls(s.Sysctls)
 	if err != nil {
 		return fmt.Errorf("setting up the pod's sysctls: %w", err)
 	}
@@ -355,74 +366,47 @@ func (m *monitor) setup(s podSetup) error {
 	return nil
 }
 
-// containerStart is what the monitor needs to start a container.
-type containerStart struct {
-	id, logPath, pidTarget string
-	flags, pidMode         int
-	late                   bool // the helper enters the PID namespace of pidMode itself
-	helper, spec, status   *os.File
-	dir                    *os.File // where the exit code goes
-	oom, cgroup            *os.File // may be nil
-	log                    *os.File // nil for none
-}
-
-func (m *monitor) start(s containerStart) (pid int, err error) {
-	files := []*os.File{s.helper, s.spec, s.status, s.dir}
-	if s.oom != nil {
-		s.flags |= flagOOMFile
-		files = append(files, s.oom)
+// Start starts the helper of a container and answers its process.
+func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
+	files := []*os.File{s.Helper, s.Spec, s.Status, s.Dir}
+	if s.OOM != nil {
+		s.Flags |= flagOOMFile
+		files = append(files, s.OOM)
 	}
-	if s.cgroup != nil {
-		s.flags |= flagCgroupFD
-		files = append(files, s.cgroup)
+	if s.Cgroup != nil {
+		s.Flags |= flagCgroupFD
+		files = append(files, s.Cgroup)
 	}
-	if s.log != nil && m.protocol() >= 2 {
-		s.flags |= flagLogFD
-		files = append(files, s.log)
+	if s.Log != nil && m.Protocol() >= 2 {
+		s.Flags |= flagLogFD
+		files = append(files, s.Log)
 	}
-	s.flags |= m.newsFlags(s.late)
-	a, err := m.call(wire.Message{Code: msgStart, N: [4]int64{int64(s.flags), int64(s.pidMode)}, S: [4]string{s.id, s.logPath, s.pidTarget}}, files...)
+	s.Flags |= m.newsFlags(s.Late)
+	a, err := m.call(wire.Message{Code: msgStart, N: [4]int64{int64(s.Flags), int64(s.PIDMode)}, S: [4]string{s.ID, s.LogPath, s.Target}}, files...)
 	if err != nil {
 		return 0, fmt.Errorf("starting the container's process: %w", err)
 	}
 	return int(a.N[1]), nil
 }
 
-// execStart is what the monitor needs to run one more process in a container.
-type execStart struct {
-	id                   string
-	helper, spec, status *os.File
-	stdio                [3]*os.File // with a terminal only the last: its console socket
-	tty                  bool
-	late                 bool // as in containerStart
-	cgroup               *os.File
-}
-
-// running is one exec on its way.
-type running struct {
-	m    *monitor
-	seq  uint32
-	pid  int
-	done chan wire.Message // its end, once
-}
-
-func (m *monitor) exec(s execStart) (*running, error) {
-	r := wire.Message{Code: msgExec, S: [4]string{s.id}}
-	files := []*os.File{s.helper, s.spec, s.status, s.stdio[0], s.stdio[1], s.stdio[2]}
-	if s.tty {
-		r.N[0] |= flagTTY
+// Exec starts the helper of one more process in a container.
+func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
+	r := wire.Message{Code: msgExec, S: [4]string{s.ID}}
+	files := []*os.File{s.Helper, s.Spec, s.Status, s.Stdio[0], s.Stdio[1], s.Stdio[2]}
+	if s.TTY {
+		r.N[0] |= FlagTTY
 	}
-	if s.cgroup != nil {
+	if s.Cgroup != nil {
 		r.N[0] |= flagCgroupFD
-		files = append(files, s.cgroup)
+		files = append(files, s.Cgroup)
 	}
-	r.N[0] |= int64(m.newsFlags(s.late))
-	x := &running{m: m, done: make(chan wire.Message, 1)}
+	r.N[0] |= int64(m.newsFlags(s.Late))
+	x := &Exec{m: m, Done: make(chan int32, 1)}
 	m.mu.Lock()
 	m.seq++
 	x.seq, r.Seq = m.seq, m.seq
 	ch := make(chan wire.Message, 1)
-	m.waiting[r.Seq], m.execs[r.Seq] = ch, x.done
+	m.waiting[r.Seq], m.execs[r.Seq] = ch, x.Done
 	m.mu.Unlock()
 	a, err := m.exchange(r, ch, files)
 	if err != nil {
@@ -431,26 +415,21 @@ func (m *monitor) exec(s execStart) (*running, error) {
 		m.mu.Unlock()
 		return nil, err
 	}
-	x.pid = int(a.N[1])
+	x.PID = int(a.N[1])
 	return x, nil
 }
 
-func (x *running) kill(sig unix.Signal) error {
-	_, err := x.m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig), int64(x.seq)}})
-	return err
-}
-
-// kill signals a container's first process; unix.ESRCH when it has ended.
-func (m *monitor) kill(id string, sig unix.Signal) error {
+// Kill signals a container's first process; unix.ESRCH when it has ended.
+func (m *Monitor) Kill(id string, sig unix.Signal) error {
 	_, err := m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig)}, S: [4]string{id}})
 	return err
 }
 
-// reopenLog makes log the container's; nil for a container without one. A monitor of an
+// ReopenLog makes log the container's; nil for a container without one. A monitor of an
 // earlier release opens the path that it knows.
-func (m *monitor) reopenLog(id string, log *os.File) error {
+func (m *Monitor) ReopenLog(id string, log *os.File) error {
 	r := wire.Message{Code: msgReopen, S: [4]string{id}}
-	if log == nil || m.protocol() < 2 {
+	if log == nil || m.Protocol() < 2 {
 		_, err := m.call(r)
 		return err
 	}
@@ -459,9 +438,9 @@ func (m *monitor) reopenLog(id string, log *os.File) error {
 }
 
 // newsFlags have the monitor listen to the helper.
-func (m *monitor) newsFlags(late bool) int {
+func (m *Monitor) newsFlags(late bool) int {
 	switch {
-	case m.protocol() < 2:
+	case m.Protocol() < 2:
 		return 0
 	case late:
 		return flagNews | flagLate
@@ -469,17 +448,17 @@ func (m *monitor) newsFlags(late bool) int {
 	return flagNews
 }
 
-// begun waits until the helper of a container has become the user's process, whose id it
+// Begun waits until the helper of a container has become the user's process, whose id it
 // answers, or has ended without (unix.ESRCH, too).
-func (m *monitor) begun(id string) (began bool, pid int, err error) {
+func (m *Monitor) Begun(id string) (began bool, pid int, err error) {
 	a, err := m.call(wire.Message{Code: msgBegun, S: [4]string{id}})
 	return a.N[1] != 0, int(a.N[2]), err
 }
 
-// shown drops the output of a container that the monitor holds for its first client, as far as
+// Shown drops the output of a container that the monitor holds for its first client, as far as
 // the log has it. A monitor that holds none (an earlier release's, the container is
 // forgotten, a client is being given it) needs no telling.
-func (m *monitor) shown(ctx context.Context, id string) error {
+func (m *Monitor) Shown(ctx context.Context, id string) error {
 	done := make(chan error, 1)
 	go func() { // the monitor may wait for the log's disk: then the call ends by its own bound
 		_, err := m.call(wire.Message{Code: msgShown, S: [4]string{id}})
@@ -496,14 +475,15 @@ func (m *monitor) shown(ctx context.Context, id string) error {
 	}
 }
 
-func (m *monitor) protocol() int {
+// Protocol is the version that the monitor speaks, 0 before its first answer.
+func (m *Monitor) Protocol() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.version
 }
 
-// list answers the containers that run.
-func (m *monitor) list() (map[string]bool, error) {
+// List answers the containers that run.
+func (m *Monitor) List() (map[string]bool, error) {
 	ids := map[string]bool{}
 	for {
 		known := len(ids)
@@ -515,14 +495,14 @@ func (m *monitor) list() (map[string]bool, error) {
 			ids[id] = true
 		}
 		// An answer holds some hundred; a monitor of the first protocol tells no more.
-		if len(ids)-known < maxListed || m.protocol() < 2 {
+		if len(ids)-known < MaxListed || m.Protocol() < 2 {
 			return ids, nil
 		}
 	}
 }
 
-// quit ends the monitor. Containers that still run lose their parent: kill them first.
-func (m *monitor) quit() {
+// Quit ends the monitor. Containers that still run lose their parent: kill them first.
+func (m *Monitor) Quit() {
 	_, _ = m.call(wire.Message{Code: msgQuit}) // one that does not answer has ended
 	m.conn.Close()
 }

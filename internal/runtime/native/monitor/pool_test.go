@@ -1,4 +1,4 @@
-package native
+package monitor
 
 import (
 	"net"
@@ -8,14 +8,14 @@ import (
 )
 
 // A pool leaves the processors to the pod that took a monitor, but not when it has few others.
-func TestMonitorPoolPauses(t *testing.T) {
+func TestPoolPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		started := 0
-		p := newMonitorPool(4, func() (*monitor, error) {
+		p := NewPool(4, func() (*Monitor, error) {
 			started++
-			return &monitor{conn: &net.UnixConn{}, gone: make(chan struct{})}, nil
+			return &Monitor{conn: &net.UnixConn{}, broken: make(chan struct{})}, nil
 		})
-		defer p.close()
+		defer p.Close()
 		expect := func(what string, want int) {
 			t.Helper()
 			if synctest.Wait(); started != want {
@@ -24,7 +24,7 @@ func TestMonitorPoolPauses(t *testing.T) {
 		}
 		take := func() {
 			t.Helper()
-			if _, err := p.get(); err != nil {
+			if _, err := p.Get(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -39,7 +39,7 @@ func TestMonitorPoolPauses(t *testing.T) {
 			take()
 		}
 		expect("less than half are left", 9)
-		close((<-p.ready).gone) // killed while it waited
+		close((<-p.ready).broken) // killed while it waited
 		take()
 		time.Sleep(refillPause)
 		expect("one of them had died", 11)

@@ -1,4 +1,4 @@
-package native
+package monitor
 
 import (
 	"encoding/binary"
@@ -13,17 +13,17 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// dialogue is the talk with one helper: it sends reports, and files of the image
+// Session is the talk with one helper: it sends reports, and files of the image
 // that decide how its program goes on.
-type dialogue struct {
-	program   *plan.Program
-	waiting   func() error               // called while the helper waits for its first answer; nil: nothing to do
-	launching func(*plan.Identity) error // called with who it will be, before its last answer; nil: nothing to do
-	listener  func(*os.File) error       // takes the listener of a seccomp filter and closes it
+type Session struct {
+	Program   *plan.Program
+	Waiting   func() error               // called while the helper waits for its first answer; nil: nothing to do
+	Launching func(*plan.Identity) error // called with who it will be, before its last answer; nil: nothing to do
+	Listener  func(*os.File) error       // takes the listener of a seccomp filter and closes it
 
-	id    *plan.Identity
-	pid   int  // of the process that the helper went on as; 0: it is the one it was
-	ready bool // all is done but the exec
+	User  *plan.Identity // known with the last answer
+	PID   int            // of the process that the helper went on as; 0: it is the one it was
+	ready bool           // all is done but the exec
 	files [][]byte
 	fds   []int
 }
@@ -40,11 +40,11 @@ const (
 	maxReport = 4 << 20 // bytes of one file
 )
 
-// errKilledEarly says that the helper ended without a word.
-var errKilledEarly = errors.New("it was killed before it was the container's process")
+// ErrKilledEarly says that the helper ended without a word.
+var ErrKilledEarly = errors.New("it was killed before it was the container's process")
 
-// talk serves the helper until it became the user's process (nil) or failed.
-func (d *dialogue) talk(c *net.UnixConn) error {
+// Serve serves the helper until it became the user's process (nil) or failed.
+func (d *Session) Serve(c *net.UnixConn) error {
 	defer func() {
 		for _, fd := range d.fds {
 			unix.Close(fd)
@@ -58,7 +58,7 @@ func (d *dialogue) talk(c *net.UnixConn) error {
 		n, on, _, _, err := c.ReadMsgUnix(b[len(b):cap(b)], oob)
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			if !d.ready {
-				return errKilledEarly
+				return ErrKilledEarly
 			}
 			return nil
 		}
@@ -81,7 +81,7 @@ func (d *dialogue) talk(c *net.UnixConn) error {
 }
 
 // take acts on the whole reports at the beginning of b.
-func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
+func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 	le := binary.LittleEndian
 	for len(b)-used >= reportHeader {
 		r := b[used:]
@@ -96,33 +96,33 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 		used += reportHeader + int(n)
 		switch kind {
 		case reportFailure:
-			return used, d.program.Failure(int(op), stage, errno, string(data))
+			return used, d.Program.Failure(int(op), stage, errno, string(data))
 		case reportProcess:
-			if d.pid == 0 { // who comes later may be the container's
-				d.pid = int(errno)
+			if d.PID == 0 { // who comes later may be the container's
+				d.PID = int(errno)
 			}
 		case reportReady:
 			d.ready = true
 		case reportFile:
-			if !d.program.Asks() || d.id != nil {
+			if !d.Program.Asks() || d.User != nil {
 				return used, errors.New("the helper sent a file that nobody asked for")
 			}
-			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.program.Questions() {
+			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.Program.Questions() {
 				continue
 			}
-			if waiting := d.waiting; waiting != nil {
-				d.waiting = nil // it may ask again
+			if waiting := d.Waiting; waiting != nil {
+				d.Waiting = nil // it may ask again
 				if err := waiting(); err != nil {
 					return used, err
 				}
 			}
-			answer, id, err := d.program.Answer(d.files)
+			answer, id, err := d.Program.Answer(d.files)
 			if err != nil {
 				return used, err
 			}
-			d.id, d.files = id, nil
-			if d.launching != nil && id != nil {
-				if err := d.launching(id); err != nil {
+			d.User, d.files = id, nil
+			if d.Launching != nil && id != nil {
+				if err := d.Launching(id); err != nil {
 					return used, err
 				}
 			}
@@ -130,15 +130,30 @@ func (d *dialogue) take(b []byte, c io.Writer) (used int, err error) {
 				return used, fmt.Errorf("answering the helper: %w", err)
 			}
 		case reportListener:
-			if len(d.fds) == 0 || d.listener == nil {
+			if len(d.fds) == 0 || d.Listener == nil {
 				return used, errors.New("the helper has a listener for seccomp that nobody asked for")
 			}
 			f := os.NewFile(uintptr(d.fds[0]), "seccomp listener")
 			d.fds = d.fds[1:]
-			if err := d.listener(f); err != nil {
+			if err := d.Listener(f); err != nil {
 				return used, err
 			}
 		}
 	}
 	return used, nil
+}
+
+// HelperLine is the line to a helper.
+func HelperLine() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
+	}
+	a, theirs := os.NewFile(uintptr(fds[0]), "helper"), os.NewFile(uintptr(fds[1]), "helper")
+	defer a.Close()
+	if ours, err = UnixConn(a); err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
 }

@@ -1,4 +1,4 @@
-package native
+package monitor
 
 import (
 	"bytes"
@@ -44,12 +44,12 @@ func TestFailures(t *testing.T) {
 		{reportOf('L', 0, 0, 0, ""), "the helper has a listener for seccomp that nobody asked for", 0},
 	} {
 		for cut := range c.report { // a helper that was killed while it reported
-			d := dialogue{program: p}
+			d := Session{Program: p}
 			if n, err := d.take(c.report[:cut], io.Discard); n != 0 || err != nil {
 				t.Fatalf("%d of %d bytes are %d, %v", cut, len(c.report), n, err)
 			}
 		}
-		d := dialogue{program: p}
+		d := Session{Program: p}
 		_, err := d.take(c.report, io.Discard)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %q", err, c.want)
@@ -68,8 +68,8 @@ func reportOf(kind byte, op int, errno unix.Errno, stage int, detail string) []b
 	return append(b, detail...)
 }
 
-// TestDialogue: the helper sends two files and gets the rest of its program.
-func TestDialogue(t *testing.T) {
+// TestSession: the helper sends two files and gets the rest of its program.
+func TestSession(t *testing.T) {
 	p := &plan.Program{}
 	p.Chdir("/")
 	p.Ask(func(p *plan.Program, files [][]byte) (*plan.Identity, error) {
@@ -81,13 +81,13 @@ func TestDialogue(t *testing.T) {
 		return &plan.Identity{UID: 1000, GID: 1001}, nil
 	}, "/etc/passwd", "/etc/group")
 	var answer bytes.Buffer
-	d := dialogue{program: p}
+	d := Session{Program: p}
 	reports := append(reportOf('F', 1, 0, 0, "passwd"), reportOf('F', 1, 0, 1, "group")...)
 	if n, err := d.take(reports, &answer); n != len(reports) || err != nil {
 		t.Fatal(n, err)
 	}
-	if want := (&plan.Identity{UID: 1000, GID: 1001}); !cmp.Equal(d.id, want) {
-		t.Errorf("%+v", d.id)
+	if want := (&plan.Identity{UID: 1000, GID: 1001}); !cmp.Equal(d.User, want) {
+		t.Errorf("%+v", d.User)
 	}
 	rest := answer.Bytes()
 	if n := int(binary.LittleEndian.Uint32(rest)); n != len(rest)-4 {
@@ -99,7 +99,7 @@ func TestDialogue(t *testing.T) {
 	if _, err := d.take(reportOf('E', 3, unix.ENOENT, 3, "sh"), &answer); err == nil || err.Error() != "exec sh: no such file or directory" {
 		t.Errorf("a failure after the answer: %v", err)
 	}
-	d = dialogue{program: p}
+	d = Session{Program: p}
 	p.Ops = p.Ops[:2]
 	if _, err := d.take(append(reportOf('F', 1, 0, 0, ""), reportOf('F', 1, 0, 1, "")...), &answer); err == nil || err.Error() != "no such user" {
 		t.Errorf("an image that does not know the user: %v", err)

@@ -1,0 +1,91 @@
+package monitor
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"carob/internal/runtime/native/wire"
+)
+
+// Attach connects streams, nil for none, to a container, over a line of its own, until the
+// container has ended, the client takes nothing any more, or ctx ends. unix.ESRCH says that the
+// monitor holds nothing of the container.
+func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer, resize <-chan remotecommand.TerminalSize) error {
+	req := wire.Message{Code: msgAttach, S: [4]string{id}}
+	if _, err := conn.Write(req.Append(nil)); err != nil {
+		return err
+	}
+	b := make([]byte, 64<<10)
+	n, err := conn.Read(b)
+	if err != nil {
+		return err
+	}
+	a, err := wire.Parse(b[:n])
+	if err != nil {
+		return err
+	}
+	if a.N[0] != 0 {
+		return unix.Errno(a.N[0])
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if in != nil {
+		go feed(conn, in)
+	}
+	if resize != nil {
+		go func() {
+			for {
+				select {
+				case z, ok := <-resize:
+					if !ok {
+						return
+					}
+					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
+					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width))) // a line that is gone ends the reader below
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for {
+		n, err := conn.Read(b)
+		if err != nil || n == 0 {
+			return ctx.Err() // the container has ended, or whoever asked has gone
+		}
+		var w io.Writer
+		switch {
+		case b[0] == frameStdout && out != nil:
+			w = out
+		case b[0] == frameStderr && errw != nil:
+			w = errw
+		}
+		if w != nil {
+			if _, err := w.Write(b[1:n]); err != nil {
+				return nil // the client is gone
+			}
+		}
+	}
+}
+
+// feed sends a client's input to the monitor, then that it has ended.
+func feed(conn net.Conn, in io.Reader) {
+	b := make([]byte, 16<<10)
+	for {
+		n, err := in.Read(b[1:])
+		if n > 0 {
+			b[0] = frameStdin
+			if _, werr := conn.Write(b[:n+1]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			_, _ = conn.Write([]byte{frameClose}) // the container may have ended first
+			return
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package monitor
+
+import (
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/wire"
+)
+
+// PodSetup is what makes a monitor a pod's.
+type PodSetup struct {
+	Listener *os.File // where it answers from now on (Listen)
+	NetNS    *os.File // nil: the host's
+	Unshare  int      // CLONE_NEW* to make
+	Owner    *os.File // pidfd of a process in namespaces to join, nil for none
+	Join     int      // which of them, CLONE_NEW*
+	Hostname string
+	Sysctls  map[string]string // path relative to /proc/sys → value
+	SharePID bool              // containers share a PID namespace; the monitor makes its first process
+}
+
+// EncodeSysctls is the message's part with names and values. A test that runs a monitor
+// of the first release speaks to it as that release did.
+var EncodeSysctls = func(sysctls map[string]string) (string, error) {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
+		list = append(list, name, sysctls[name])
+	}
+	return wire.Pack(list)
+}
+
+// ContainerStart is what the monitor needs to start a container.
+type ContainerStart struct {
+	ID, LogPath, Target  string
+	Flags, PIDMode       int  // FlagStdin …, PIDNew …
+	Late                 bool // the helper enters the PID namespace itself, at its end
+	Helper, Spec, Status *os.File
+	Dir                  *os.File // where the exit code goes
+	OOM, Cgroup          *os.File // may be nil
+	Log                  *os.File // nil for none
+}
+
+// ExecStart is what the monitor needs to run one more process in a container.
+type ExecStart struct {
+	ID                   string
+	Helper, Spec, Status *os.File
+	Stdio                [3]*os.File // with a terminal only the last: its console socket
+	TTY                  bool
+	Late                 bool // as in ContainerStart
+	Cgroup               *os.File
+}
+
+// Exec is one more process on its way in a container.
+type Exec struct {
+	m    *Monitor
+	seq  uint32
+	PID  int
+	Done chan int32 // its exit code, once
+}
+
+// Kill signals it.
+func (x *Exec) Kill(sig unix.Signal) error {
+	_, err := x.m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig), int64(x.seq)}})
+	return err
+}
