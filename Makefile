@@ -95,7 +95,7 @@ cross: deps ## build for linux/arm64, C programs too
 SEED  ?= 0
 SEEDS ?= 10000
 HOURS ?= 1
-conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*Probes' (LIST=file of names, PROCS=4, STAND_IN=workloads,endpoints)
+conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*Probes' (LIST=file of names, PROCS=4, STAND_IN=endpoints)
 	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST))) $(if $(STAND_IN),-stand-in $(STAND_IN))
 
 helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)

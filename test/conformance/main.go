@@ -2,7 +2,7 @@
 // without any registry: it builds the suite from Go modules and its images from
 // Debian packages, starts a cluster of its own, and prints what passed.
 //
-//	go run . [-focus REGEXP] [-list FILE] [-stand-in workloads] [-kubeconfig FILE] …
+//	go run . [-focus REGEXP] [-list FILE] [-stand-in endpoints] [-kubeconfig FILE] …
 //
 // Tests that wait for parts carob does not have are listed in waiting.txt; they
 // are counted apart and not run. Upstream's own controllers can stand in for the
@@ -55,7 +55,7 @@ func run(ctx context.Context) (failed bool, err error) {
 	flag.StringVar(&o.skip, "skip", "", "leave out those whose name matches")
 	flag.StringVar(&o.list, "list", "", "run exactly the tests named in this file, one a line")
 	flag.StringVar(&o.waiting, "waiting", "waiting.txt", "tests that wait for a part that is not there, with the part and the reason; they are told, not run")
-	flag.StringVar(&o.standIn, "stand-in", "", "parts that upstream's kube-controller-manager stands in for, separated by commas: workloads, endpoints; tests that wait for them are run")
+	flag.StringVar(&o.standIn, "stand-in", "", "parts that upstream's kube-controller-manager stands in for, separated by commas: endpoints; tests that wait for them are run")
 	flag.BoolVar(&o.all, "all", false, "run those, too: they take their time until they give up")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, which must have the images, instead of one of our own")
 	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")

@@ -37,14 +37,14 @@ func TestWaiting(t *testing.T) {
 	if len(waiting) == 0 {
 		t.Error("waiting.txt is empty: remove it, and the option")
 	}
-	names, controllers, err := standIns("workloads,endpoints")
+	names, controllers, err := standIns("endpoints")
 	if err != nil || len(controllers) == 0 {
 		t.Fatal(controllers, err)
 	}
 	for _, x := range []struct {
 		parts []string
 		want  bool
-	}{{[]string{"workloads"}, true}, {[]string{"workloads", "endpoints"}, true}, {[]string{"workloads", "dns"}, false}} {
+	}{{[]string{"endpoints"}, true}, {nil, true}, {[]string{"endpoints", "dns"}, false}} {
 		if got := (wait{parts: x.parts}).onlyFor(names); got != x.want {
 			t.Errorf("waits only for %v, of %v: %v", names, x.parts, got)
 		}

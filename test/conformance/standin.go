@@ -17,7 +17,6 @@ import (
 // parts are what tests wait for in waiting.txt. Those with names of controllers
 // can be stood in for by upstream's.
 var parts = map[string][]string{
-	"workloads": {"deployment-controller", "replicaset-controller", "replicationcontroller-controller"},
 	"endpoints": {"endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller"},
 	"services":  nil, // cluster IPs and node ports that lead somewhere
 	"dns":       nil,

@@ -1,0 +1,97 @@
+package rollout
+
+import (
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/deployment"
+)
+
+// picture is what a pass is judged by: the sizes of the sets, how many of their pods are
+// available as far as the pass knew, and whether pods of old ones are still there.
+type picture struct {
+	total, available int32
+	sizes            map[types.UID]int32
+	overlap          bool
+}
+
+func (w *world) picture(known []*appsv1.ReplicaSet) picture {
+	p := picture{sizes: map[types.UID]int32{}}
+	for uid, s := range w.truth.sets {
+		size := *s.object.Spec.Replicas
+		p.sizes[uid] = size
+		p.total += size
+		for _, k := range known {
+			if k.UID == uid {
+				p.available += min(size, k.Status.AvailableReplicas)
+			}
+		}
+		if !workload.SameTemplate(&s.object.Spec.Template, &w.truth.d.object.Spec.Template) && w.running(&w.truth, uid) {
+			p.overlap = true
+		}
+	}
+	return p
+}
+
+// judge judges a write of the deployment's controller by what the pass knew.
+func (w *world) judge(before picture, in deployment.Input) {
+	d, now := in.Deployment, w.picture(in.Sets)
+	surge, unavailable := deployment.Bounds(d)
+	resized := d.Spec.Paused // a change of size spreads by other rules (W2.62)
+	for _, s := range in.Sets {
+		if n := s.Annotations[deployment.DesiredReplicas]; *s.Spec.Replicas > 0 && n != "" && n != text(*d.Spec.Replicas) {
+			resized = true
+		}
+	}
+	if most := *d.Spec.Replicas + surge; now.total > before.total && now.total > most {
+		w.breaks(Surge, "%d pods are to be, %d may", now.total, most)
+	}
+	recreates := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+	if least := *d.Spec.Replicas - unavailable; !recreates && !resized && now.available < before.available && now.available < least {
+		w.breaks(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
+	}
+	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // else the user was quicker
+	for uid, size := range now.sizes {
+		if recreates && same && !resized && before.overlap && size > before.sizes[uid] {
+			w.breaks(NoOverlap, "a set grows to %d while old pods are there", size)
+		}
+	}
+}
+
+// judgeEnd judges what is left when nothing happens any more.
+func (w *world) judgeEnd() {
+	d := w.truth.d.object
+	size := *d.Spec.Replicas
+	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size || s.AvailableReplicas != size {
+		w.breaks(Ends, "size %d, status %+v", size, s)
+	}
+	current := 0
+	for _, s := range w.truth.sets {
+		switch same := workload.SameTemplate(&s.object.Spec.Template, &d.Spec.Template); {
+		case same:
+			current++
+		case *s.object.Spec.Replicas != 0:
+			w.breaks(Ends, "an old set of %d is left", *s.object.Spec.Replicas)
+		}
+	}
+	if current != 1 {
+		w.breaks(Ends, "%d sets have the template", current)
+	}
+	if limit := int(*d.Spec.RevisionHistoryLimit); len(w.truth.sets)-1 > limit {
+		w.breaks(History, "%d old sets, the limit is %d", len(w.truth.sets)-1, limit)
+	}
+	active := int32(0)
+	for _, p := range w.truth.pods {
+		if workload.Active(p) {
+			active++
+		}
+	}
+	if active != size {
+		w.breaks(Ends, "%d active pods of %d", active, size)
+	}
+}
+
+func text(n int32) string { return strconv.FormatInt(int64(n), 10) }

@@ -1,0 +1,294 @@
+// Package rollout runs the plans of Deployments and ReplicaSets together against a store
+// in memory, by random steps from one seed: users who change, scale, pause and roll back,
+// watches that tell late, twice or only with a new list, conflicts, controllers that end
+// between any two writes, pods that break. After each write it judges what was promised.
+// Its tests run it; it must never touch a real cluster.
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/deployment"
+	"carob/internal/core/workload/replicaset"
+)
+
+// Promise is the name of what must hold, with its clause.
+type Promise string
+
+// The promises.
+const (
+	Surge     Promise = "never more pods than size and surge (W2.41)"
+	Minimum   Promise = "no decision leaves fewer available pods than the minimum (W2.42)"
+	NoneTwice Promise = "a set never has more active pods than it was ever to have (W1.12)"
+	NoOverlap Promise = "Recreate makes no pod while an old one is there (W2.50)"
+	Ends      Promise = "when all is quiet, the deployment is what it says (W2.73)"
+	History   Promise = "no more old sets than the limit of history (W2.100)"
+)
+
+// Broken is a promise that was broken, and how.
+type Broken struct {
+	Promise Promise
+	How     string
+}
+
+func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
+
+// Sabotage breaks the controllers in one way; the zero value breaks nothing.
+type Sabotage struct {
+	Stale bool                       // plans are made before one's own writes are seen
+	Plan  func(p *deployment.Plan)   // spoils what a deployment's plan says
+	In    func(in *deployment.Input) // spoils what it is made of
+	Pods  func(p *replicaset.Plan)   // spoils what a set's plan says
+}
+
+var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// stored is an object and its version.
+type stored[T any] struct {
+	object  T
+	version int
+}
+
+// change is an entry of the store's history; of the three kinds one is set. gone says that it is there no more.
+type change struct {
+	version    int
+	deployment *appsv1.Deployment
+	set        *appsv1.ReplicaSet
+	pod        *corev1.Pod
+	gone       bool
+}
+
+// view is what a controller's watches have told it.
+type view struct {
+	d       stored[*appsv1.Deployment]
+	sets    map[types.UID]stored[*appsv1.ReplicaSet]
+	pods    map[types.UID]*corev1.Pod
+	at      int // entries of the history that were told
+	version int
+	needs   int // the version of the newest write of its own
+}
+
+func (v *view) apply(c change) {
+	v.version = max(v.version, c.version)
+	switch {
+	case c.deployment != nil:
+		v.d = stored[*appsv1.Deployment]{c.deployment, c.version}
+	case c.set != nil && c.gone:
+		delete(v.sets, c.set.UID)
+	case c.set != nil:
+		v.sets[c.set.UID] = stored[*appsv1.ReplicaSet]{c.set, c.version}
+	case c.gone:
+		delete(v.pods, c.pod.UID)
+	default:
+		v.pods[c.pod.UID] = c.pod
+	}
+}
+
+type world struct {
+	*rand.Rand
+	sabotage Sabotage
+	truth    view // what is stored
+	history  []change
+	rollouts *view // of the deployment's controller
+	counts   *view // of the sets' controller
+	largest  map[types.UID]int32
+	broken   map[string]bool // images whose pods never get ready
+	made     int
+	now      time.Time
+	calm     bool
+}
+
+func newView() *view {
+	return &view{sets: map[types.UID]stored[*appsv1.ReplicaSet]{}, pods: map[types.UID]*corev1.Pod{}}
+}
+
+// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+func Run(seed uint64, steps int, sabotage Sabotage) (err error) {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(), counts: newView(), //nolint:gosec // reproducible
+		largest: map[types.UID]int32{}, broken: map[string]bool{"v2": true}, now: begin}
+	defer func() {
+		if b, ok := recover().(*Broken); ok {
+			err = b
+		}
+	}()
+	w.store(change{deployment: w.deployment()})
+	for range steps {
+		w.step()
+	}
+	w.rest()
+	return nil
+}
+
+func (w *world) breaks(p Promise, format string, args ...any) {
+	panic(&Broken{p, fmt.Sprintf(format, args...)})
+}
+
+func (w *world) deployment() *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "d", Generation: 1}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(w.IntN(8))), RevisionHistoryLimit: new(int32(w.IntN(3))), ProgressDeadlineSeconds: new(int32(600)),
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+	}}
+	if w.IntN(4) > 0 {
+		surge, unavailable := w.IntN(4), w.IntN(4)
+		if surge == 0 {
+			unavailable++
+		}
+		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge: new(intstr.FromInt(surge)), MaxUnavailable: new(intstr.FromInt(unavailable))}}
+	}
+	d.Spec.Template.Labels = map[string]string{"app": "web"}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "v0"}}
+	return d
+}
+
+func (w *world) store(c change) {
+	c.version = w.truth.version + 1
+	w.history = append(w.history, c)
+	w.truth.apply(c)
+	if c.set != nil && !c.gone {
+		w.largest[c.set.UID] = max(w.largest[c.set.UID], *c.set.Spec.Replicas)
+	}
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	w.now = w.now.Add(time.Duration(w.IntN(20)) * time.Second)
+	switch n := w.IntN(100); {
+	case n < 30:
+		w.tell(w.rollouts)
+	case n < 60:
+		w.tell(w.counts)
+	case n < 70:
+		w.rollOut(w.writes())
+	case n < 84:
+		if sets := slices.Sorted(maps.Keys(w.counts.sets)); len(sets) > 0 {
+			w.count(sets[w.IntN(len(sets))], w.writes())
+		}
+	case n < 95:
+		w.node()
+	case w.calm:
+	case n < 98:
+		w.user()
+	default:
+		w.crash()
+	}
+}
+
+// writes is how many writes a controller makes before it ends.
+func (w *world) writes() int {
+	if w.calm || w.IntN(4) > 0 {
+		return 1 << 20
+	}
+	return w.IntN(3)
+}
+
+// tell tells a controller some of what happened, an entry twice, or all by a new list.
+func (w *world) tell(v *view) {
+	if !w.calm && w.IntN(25) == 0 {
+		w.list(v)
+		return
+	}
+	for range 1 + w.IntN(4) {
+		if v.at == len(w.history) {
+			return
+		}
+		v.apply(w.history[v.at])
+		if w.IntN(10) == 0 {
+			v.apply(w.history[v.at])
+		}
+		v.at++
+	}
+}
+
+func (w *world) list(v *view) {
+	v.d, v.sets, v.pods, v.version, v.at = w.truth.d, maps.Clone(w.truth.sets), maps.Clone(w.truth.pods), w.truth.version, len(w.history)
+}
+
+// crash ends a controller; another begins with a list, and knows of no writes.
+func (w *world) crash() {
+	v := w.rollouts
+	if w.IntN(2) == 0 {
+		v = w.counts
+	}
+	w.list(v)
+	v.needs = 0
+}
+
+// user changes the deployment.
+func (w *world) user() {
+	d := w.truth.d.object.DeepCopy()
+	switch w.IntN(5) {
+	case 0, 1:
+		d.Spec.Template.Spec.Containers[0].Image = "v" + strconv.Itoa(w.IntN(4))
+	case 2:
+		d.Spec.Replicas = new(int32(w.IntN(8))) //nolint:gosec // small
+	case 3:
+		d.Spec.Paused = w.IntN(2) == 0
+	case 4:
+		if d.Annotations == nil {
+			d.Annotations = map[string]string{}
+		}
+		d.Annotations[appsv1.DeprecatedRollbackTo] = strconv.Itoa(w.IntN(4))
+	}
+	d.Generation++
+	w.store(change{deployment: d})
+}
+
+// node lets pods get ready, break, and go when they are deleted.
+func (w *world) node() {
+	for _, uid := range slices.Sorted(maps.Keys(w.truth.pods)) {
+		p := w.truth.pods[uid].DeepCopy()
+		switch {
+		case workload.Terminal(p) && p.DeletionTimestamp == nil: // it stays (W1.14)
+		case p.DeletionTimestamp != nil:
+			if w.IntN(2) == 0 || w.calm {
+				w.store(change{pod: p, gone: true})
+			}
+		case !workload.Ready(p) && !w.broken[p.Spec.Containers[0].Image] && (w.IntN(2) == 0 || w.calm):
+			p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}}
+			w.store(change{pod: p})
+		case !w.calm && w.IntN(60) == 0:
+			p.Status = corev1.PodStatus{Phase: corev1.PodFailed}
+			w.store(change{pod: p})
+		}
+	}
+}
+
+// rest lets all come to rest without trouble, and judges the end.
+func (w *world) rest() {
+	w.calm = true
+	d := w.truth.d.object.DeepCopy()
+	d.Spec.Paused = false
+	d.Spec.Template.Spec.Containers[0].Image = "v1"
+	delete(d.Annotations, appsv1.DeprecatedRollbackTo)
+	d.Generation++
+	w.store(change{deployment: d})
+	for range 3000 {
+		before := len(w.history)
+		w.list(w.rollouts)
+		w.rollOut(1 << 20)
+		w.list(w.counts)
+		for _, uid := range slices.Sorted(maps.Keys(w.counts.sets)) {
+			w.count(uid, 1<<20)
+		}
+		w.node()
+		if len(w.history) == before {
+			w.judgeEnd()
+			return
+		}
+	}
+	w.breaks(Ends, "it never comes to rest")
+}
