@@ -61,7 +61,7 @@ func newSet() *appsv1.DaemonSet {
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "d"}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}, NodeSelector: map[string]string{"is": "in"}}},
 		UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1)), MaxSurge: ptr.To(intstr.FromInt32(0))}}}}
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0))}}}}
 }
 
 func node(name, is string) *corev1.Node {
@@ -291,7 +291,7 @@ func TestTrouble(t *testing.T) {
 			surge := seed%3 == 2
 			inWorld(t, seed, func(s *appsv1.DaemonSet) {
 				if surge {
-					s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}
+					s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}
 				}
 			}, func(w *world) {
 				w.trouble()
@@ -428,7 +428,7 @@ func TestErrors(t *testing.T) {
 		"selector": {err: gone, change: func(s *appsv1.DaemonSet) { s.Spec.Selector = &metav1.LabelSelector{} },
 			events: []string{"Warning SelectingAll This daemon set is selecting all pods. A non-empty selector is required."}},
 		"deleted": {err: gone, change: func(s *appsv1.DaemonSet) {
-			s.DeletionTimestamp, s.Finalizers = ptr.To(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
+			s.DeletionTimestamp, s.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

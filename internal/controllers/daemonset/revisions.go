@@ -115,7 +115,7 @@ func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1
 	if known != stored || set.UID != t.set.UID {
 		return nil, fmt.Errorf("found a stale collision count (%d, expected %d) of DaemonSet %q while processing; will retry until it is updated", known, stored, t.set.Name)
 	}
-	set.Status.CollisionCount = ptr.To(stored + 1)
+	set.Status.CollisionCount = new(stored + 1)
 	if set, getErr = api.DaemonSets(r.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{}); getErr != nil {
 		return nil, fmt.Errorf("raise the collision count of DaemonSet %s: %w", t.owner.Key, getErr)
 	}

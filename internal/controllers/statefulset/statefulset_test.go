@@ -64,7 +64,7 @@ func newSet() *appsv1.StatefulSet {
 		RevisionHistoryLimit: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}},
 		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0), MaxUnavailable: ptr.To(intstr.FromInt32(1))}}}}
+			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0), MaxUnavailable: new(intstr.FromInt32(1))}}}}
 }
 
 // inWorld runs a test with a set that change makes of the usual one; before sees the API first.
@@ -335,7 +335,7 @@ func TestTrouble(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			budget := 1 + int(seed%3)/2
 			inWorld(t, seed, func(s *appsv1.StatefulSet) {
-				s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(int32(budget)))
+				s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(int32(budget)))
 				if seed%5 == 4 {
 					s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 				}
@@ -611,7 +611,7 @@ func TestMinReadySeconds(t *testing.T) {
 // A set that is being deleted makes no pods and no revisions, and tells how it stands (W3.40).
 func TestDeleted(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
-		s.DeletionTimestamp, s.Finalizers = ptr.To(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
+		s.DeletionTimestamp, s.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
 	}, nil, func(w *world) {
 		synctest.Wait()
 		if log := w.api.Log(); len(w.pods()) > 0 || slices.ContainsFunc(log, func(l string) bool { return strings.Contains(l, "controllerrevisions") }) {

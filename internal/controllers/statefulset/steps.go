@@ -167,7 +167,7 @@ func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 func (t turn) ownClaims(ctx context.Context, s statefulset.Step, pod *corev1.Pod) error {
 	for _, name := range s.Claims.Foreign {
 		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "ConflictingController",
-			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name)
+			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name) //nolint:misspell // upstream has it so
 	}
 	var errs []error
 	api := t.keeper.Client.CoreV1().PersistentVolumeClaims(t.set.Namespace)

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"carob/internal/core/workload"
@@ -21,15 +20,15 @@ func randomWorld(t *rapid.T) *world {
 	w := newWorld(t)
 	w.setSpec("template: {spec: {containers: [{name: c, image: one}], nodeSelector: {is: in}}}")
 	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
-	w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(0, 2).Draw(t, "limit"))
+	w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(0, 2).Draw(t, "limit"))
 	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
 	case 0:
 		w.set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	case 1:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromString(rapid.SampledFrom([]string{"1%", "50%", "100%"}).Draw(t, "maxUnavailable")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString(rapid.SampledFrom([]string{"1%", "50%", "100%"}).Draw(t, "maxUnavailable")))
 	case 2:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(0))
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(rapid.Int32Range(1, 2).Draw(t, "maxSurge")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(0))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = new(intstr.FromInt32(rapid.Int32Range(1, 2).Draw(t, "maxSurge")))
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "nodes") {
 		w.randomNode(t, fmt.Sprint("n", i))

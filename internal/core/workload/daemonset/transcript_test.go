@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"carob/internal/core/workload"
@@ -90,7 +89,7 @@ func (w *world) setSpec(text string) {
 	if spec.UpdateStrategy.Type == "" {
 		spec.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
 		if spec.UpdateStrategy.RollingUpdate == nil {
-			spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1)), MaxSurge: ptr.To(intstr.FromInt32(0))}
+			spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0))}
 		}
 	}
 	w.set.Spec = spec
@@ -138,7 +137,7 @@ func (w *world) command(d *datadriven.TestData) string {
 		p.Spec.NodeName, p.Status.Phase = names[0], corev1.PodPhase(names[1])
 	case "delete":
 		for _, n := range names {
-			w.pod(n).DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+			w.pod(n).DeletionTimestamp = new(metav1.NewTime(w.now))
 		}
 	case "dead":
 		for _, n := range names {
@@ -312,7 +311,7 @@ func (w *world) sync() bool {
 		if pod.DeletionTimestamp != nil {
 			w.t.Fatalf("%s is deleted twice", pod.Name)
 		}
-		w.pod(pod.Name).DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+		w.pod(pod.Name).DeletionTimestamp = new(metav1.NewTime(w.now))
 		w.printf("delete %s on %s", pod.Name, Target(pod))
 		did = true
 	}

@@ -53,7 +53,7 @@ func randomTemplate(t *rapid.T, label string) *corev1.PodTemplateSpec {
 	for i := range rapid.IntRange(0, 3).Draw(t, label+" containers") {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("x", i), Image: rapid.StringMatching(`[a-z<>&]{1,4}`).Draw(t, label)})
 	}
-	p.Spec.TerminationGracePeriodSeconds = ptr.To(rapid.Int64Min(0).Draw(t, label+" grace"))
+	p.Spec.TerminationGracePeriodSeconds = new(rapid.Int64Min(0).Draw(t, label+" grace"))
 	return p
 }
 

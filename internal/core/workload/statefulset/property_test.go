@@ -27,14 +27,14 @@ func (w *world) random(t *rapid.T) {
 	}
 	switch rapid.IntRange(0, 11).Draw(t, "what") {
 	case 0:
-		w.set.Spec.Replicas = ptr.To(rapid.Int32Range(0, 6).Draw(t, "replicas"))
+		w.set.Spec.Replicas = new(rapid.Int32Range(0, 6).Draw(t, "replicas"))
 		w.set.Generation++
 	case 1:
 		w.set.Spec.Template.Spec.Containers[0].Image = rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "image")
 		w.set.Generation++
 	case 2:
 		if w.set.Spec.UpdateStrategy.RollingUpdate != nil {
-			w.set.Spec.UpdateStrategy.RollingUpdate.Partition = ptr.To(rapid.Int32Range(0, 4).Draw(t, "partition"))
+			w.set.Spec.UpdateStrategy.RollingUpdate.Partition = new(rapid.Int32Range(0, 4).Draw(t, "partition"))
 		}
 	case 3:
 		w.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: rapid.Int32Range(0, 3).Draw(t, "start")}
@@ -65,14 +65,14 @@ func randomWorld(t *rapid.T) *world {
 	w.setSpec("template: {spec: {containers: [{name: c, image: one}]}}")
 	w.set.Spec.PodManagementPolicy = policy
 	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
-	w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(0, 2).Draw(t, "limit"))
+	w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(0, 2).Draw(t, "limit"))
 	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
 	case 0:
 		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	case 1:
 		w.set.Spec.UpdateStrategy.RollingUpdate = nil
 	case 2:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(rapid.Int32Range(1, 3).Draw(t, "maxUnavailable")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(rapid.Int32Range(1, 3).Draw(t, "maxUnavailable")))
 	}
 	if rapid.Bool().Draw(t, "claims") {
 		c := corev1.PersistentVolumeClaim{}
@@ -225,7 +225,7 @@ func TestRollback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := randomWorld(t)
 		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType}
-		w.set.Spec.Replicas, w.set.Spec.RevisionHistoryLimit = ptr.To(rapid.Int32Range(1, 5).Draw(t, "replicas")), ptr.To[int32](5)
+		w.set.Spec.Replicas, w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(1, 5).Draw(t, "replicas")), ptr.To[int32](5)
 		w.converge(t)
 		first := w.set.Status.CurrentRevision
 		w.set.Spec.Template.Spec.Containers[0].Image = "two"

@@ -174,7 +174,7 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 	case "delete":
 		for _, n := range names {
-			w.pod(n).DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+			w.pod(n).DeletionTimestamp = new(metav1.NewTime(w.now))
 		}
 	case "pod":
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: names[0], Namespace: "ns", UID: w.uid()}}
@@ -191,7 +191,7 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 		w.now = w.now.Add(by)
 	case "deleting":
-		w.set.DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+		w.set.DeletionTimestamp = new(metav1.NewTime(w.now))
 	case "pods", "claims", "revisions", "status":
 		return w.show(d.Cmd)
 	default:
@@ -214,10 +214,10 @@ func (w *world) claim(d *datadriven.TestData) {
 	for _, a := range d.CmdArgs[1:] {
 		switch a.Key {
 		case "going":
-			c.DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+			c.DeletionTimestamp = new(metav1.NewTime(w.now))
 		case "owner":
 			part := strings.Split(a.Vals[0], "/")
-			ref := metav1.OwnerReference{APIVersion: "v1", Kind: part[0], Name: part[1], UID: types.UID(part[2]), Controller: ptr.To(true)}
+			ref := metav1.OwnerReference{APIVersion: "v1", Kind: part[0], Name: part[1], UID: types.UID(part[2]), Controller: new(true)}
 			if part[0] == "StatefulSet" {
 				ref.APIVersion = "apps/v1"
 			}
@@ -329,7 +329,7 @@ func (w *world) do(step Step) bool {
 		if p := w.pods[name]; p == nil || p.UID != step.Pod.UID || p.DeletionTimestamp != nil {
 			w.t.Fatalf("%s is deleted, and is not as it was seen", name)
 		}
-		w.pod(name).DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+		w.pod(name).DeletionTimestamp = new(metav1.NewTime(w.now))
 		w.printf("delete %s", name)
 	case Repair:
 		p := w.pod(name)
