@@ -1,5 +1,5 @@
-// Package daemonset runs DaemonSets: it drives core/workload/daemonset. The controller manager runs it; it must never
-// decide what a set needs.
+// Package daemonset is the controller of DaemonSets. It drives core/workload/daemonset, which makes all decisions. The
+// controller manager runs it.
 //
 // Contract: docs/spec/workloads.md.
 package daemonset
@@ -29,10 +29,10 @@ import (
 	"carob/internal/core/workload/daemonset"
 )
 
-// workers is how many sets are looked at side by side (W4.3).
+// workers is the number of sets that are reconciled in parallel (W4.3).
 const workers = 2
 
-// Watches are what the controller plans by. Pods and Revisions are indexed ByController, Pods also ByNode, Sets by
+// Watches are the controller's inputs. Pods and Revisions are indexed ByController, Pods also ByNode, Sets by
 // namespace.
 type Watches struct{ Sets, Pods, Nodes, Revisions *source.Watch }
 
@@ -46,7 +46,7 @@ type Controller struct {
 	failures map[string]failures // by key
 }
 
-// failures are the failed pods of one generation of a set (W4.34).
+// failures is the back-off state for failed pods of one generation of a set (W4.34).
 type failures struct {
 	uid        types.UID
 	generation int64
@@ -86,8 +86,8 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// nodeChanged wakes the sets that a node concerns (W4.4); when it goes, those that wanted a pod there, for one that was
-// just made for it will never be bound (W4.40).
+// nodeChanged wakes the sets that a change of a node affects (W4.4). The deletion of a node wakes the sets for which it
+// was eligible, because a pod that was just created for it can never be scheduled (W4.40).
 func (c *Controller) nodeChanged(before, after metav1.Object) {
 	node, there := after.(*corev1.Node)
 	if !there {
@@ -118,8 +118,8 @@ func (c *Controller) nodeChanged(before, after metav1.Object) {
 	}
 }
 
-// revisionChanged wakes the set of a revision that changes or goes, not that of one that appears (W4.5, W12.41); and
-// those that match an orphan.
+// revisionChanged wakes the set of a revision that is changed or deleted, but not of one that is created (W4.5,
+// W12.41), and the sets that match an orphan.
 func (c *Controller) revisionChanged(before, after metav1.Object) {
 	wake := func(o metav1.Object) bool {
 		if o == nil {
@@ -149,7 +149,7 @@ func (c *Controller) revisionChanged(before, after metav1.Object) {
 	}
 }
 
-// turn is one look at one set.
+// turn is one reconciliation of one set.
 type turn struct {
 	*Controller
 	owner children.Owner
@@ -173,7 +173,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil || set.DeletionTimestamp != nil {
-		return 0, nil //nolint:nilerr // validation lets no such selector in; another try changes nothing
+		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
 	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key}, set}
 	again, err := t.run(ctx, selector)
@@ -215,7 +215,7 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 	return max(time.Until(plan.Again), time.Millisecond), err
 }
 
-// do creates and deletes what the plan says (W4.41).
+// do executes the plan (W4.41).
 func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
 	for _, e := range plan.Events {
 		t.keeper.Events.Event(t.set, e.Type, e.Reason, e.Message)
@@ -227,7 +227,7 @@ func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
 	return errors.Join(created, t.keeper.DeletePods(ctx, t.owner, plan.Delete))
 }
 
-// failed returns the failures of the set's generation (W4.34).
+// failed returns the back-off state of the set's generation (W4.34).
 func (t turn) failed() map[string]daemonset.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -257,7 +257,7 @@ func (t turn) live(ctx context.Context) (metav1.Object, error) {
 	return t.keeper.Client.AppsV1().DaemonSets(t.set.Namespace).Get(ctx, t.set.Name, metav1.GetOptions{})
 }
 
-// pods returns the set's pods, after adopting and releasing.
+// pods adopts and releases pods, and returns those of the set.
 func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod, error) {
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*corev1.Pod](t.Pods, t.set), nil)
 	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))

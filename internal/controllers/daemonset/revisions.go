@@ -20,8 +20,8 @@ import (
 	"carob/internal/core/workload/daemonset"
 )
 
-// revise stores the revision of the set's template if need be, and returns its hash and the older revisions (W4.60a,
-// W4.60b). It changes pods that carry the hash of a duplicate.
+// revise creates or changes the revision of the set's template if necessary, and returns its hash and the older
+// revisions (W4.60a, W4.60b). It relabels pods with the hash of a duplicate.
 func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string, old []*appsv1.ControllerRevision, err error) {
 	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
@@ -69,10 +69,10 @@ func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*core
 	return hash, r.Old, err
 }
 
-// errRelabelled says that the pods at hand are not what they are now: another look comes when the watch shows them.
+// errRelabelled means that pods were relabelled; the set is reconciled again when the watch shows it.
 var errRelabelled = errors.New("pods were relabelled")
 
-// change stores a change of a revision, read anew: another change may have been made in this turn.
+// change updates the latest version of a revision, which may have changed in this turn.
 func (t turn) change(ctx context.Context, r *appsv1.ControllerRevision, f func(*appsv1.ControllerRevision)) error {
 	api := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace)
 	live, err := api.Get(ctx, r.Name, metav1.GetOptions{})
@@ -88,8 +88,8 @@ func (t turn) change(ctx context.Context, r *appsv1.ControllerRevision, f func(*
 	return nil
 }
 
-// create stores a new revision. If its name is taken by another one, the set's collision count is raised, and
-// another look makes another name.
+// create creates a revision. If another revision has its name, the set's collision count is incremented, and the next
+// reconciliation uses another name.
 func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
 	api := t.keeper.Client.AppsV1()
 	made, err := api.ControllerRevisions(r.Namespace).Create(ctx, r, metav1.CreateOptions{})
@@ -123,7 +123,7 @@ func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1
 	return nil, fmt.Errorf("create revision %s: %w", r.Name, err)
 }
 
-// relabel gives a pod the hash of the revision that stays.
+// relabel sets the hash label of a pod.
 func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
 	if err != nil {
@@ -137,7 +137,7 @@ func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 	return nil
 }
 
-// forget deletes revisions that nobody needs any more.
+// forget deletes revisions.
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
 		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})

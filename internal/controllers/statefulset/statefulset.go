@@ -1,5 +1,5 @@
-// Package statefulset runs StatefulSets: it drives core/workload/statefulset. The controller manager runs it; it must
-// never decide what a set needs.
+// Package statefulset is the controller of StatefulSets. It drives core/workload/statefulset, which makes all
+// decisions. The controller manager runs it.
 //
 // Contract: docs/spec/workloads.md.
 package statefulset
@@ -30,10 +30,10 @@ import (
 	"carob/internal/core/workload/statefulset"
 )
 
-// workers is how many sets are looked at side by side (W3.9).
+// workers is the number of sets that are reconciled in parallel (W3.9).
 const workers = 5
 
-// Watches are what the controller plans by. Pods and Revisions are indexed ByController, Sets and Claims by namespace.
+// Watches are the controller's inputs. Pods and Revisions are indexed ByController, Sets and Claims by namespace.
 type Watches struct{ Sets, Pods, Claims, Revisions *source.Watch }
 
 // Controller drives StatefulSets. Its key is a set's namespace/name.
@@ -44,7 +44,7 @@ type Controller struct {
 	defaults func(*appsv1.StatefulSet)
 }
 
-// New returns a controller. defaults fills in what a set leaves out, as the API server does.
+// New returns a controller. defaults applies the API server's defaults.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches, defaults func(*appsv1.StatefulSet)) (*Controller, error) {
 	c := &Controller{Watches: w, defaults: defaults}
 	c.Loop = loop.New("statefulset", workers, c.reconcile)
@@ -74,7 +74,7 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// claimChanged wakes the set whose pod may have waited for a claim to go (W3.42, W3.48).
+// claimChanged wakes the set when a claim is deleted that one of its pods may wait for (W3.42, W3.48).
 func (c *Controller) claimChanged(before, after metav1.Object) {
 	if after != nil {
 		return
@@ -88,7 +88,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 	}
 }
 
-// turn is one look at one set.
+// turn is one reconciliation of one set.
 type turn struct {
 	*Controller
 	owner children.Owner
@@ -105,7 +105,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
-		return 0, nil //nolint:nilerr // validation lets none in; another try changes nothing
+		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
 	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: statefulset.Kind()}, Runtime: set, Key: key}, set}
 	again, err := t.run(ctx, selector)
@@ -155,13 +155,13 @@ func (t turn) live(ctx context.Context) (metav1.Object, error) {
 	return t.keeper.Client.AppsV1().StatefulSets(t.set.Namespace).Get(ctx, t.set.Name, metav1.GetOptions{})
 }
 
-// pods returns the set's pods, after adopting and releasing (W0.25).
+// pods adopts and releases pods, and returns those of the set (W0.25).
 func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod, error) {
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*corev1.Pod](t.Pods, t.set), func(p *corev1.Pod) bool { return statefulset.Member(t.set, p) })
 	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))
 }
 
-// revisions returns those of the set, orphans that match it among them (W3.26).
+// revisions adopts orphans, and returns the revisions of the set (W3.26).
 func (t turn) revisions(ctx context.Context, selector labels.Selector) ([]*appsv1.ControllerRevision, error) {
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
 	claims.Release = nil
@@ -171,7 +171,7 @@ func (t turn) revisions(ctx context.Context, selector labels.Selector) ([]*appsv
 		}})
 }
 
-// update returns the revision of the set's template as it is stored, after storing it if need be (W3.22, W3.23).
+// update returns the stored update revision, after creating or changing it if necessary (W3.22, W3.23).
 func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision, collisions *int32) (*appsv1.ControllerRevision, error) {
 	r, err := statefulset.Revise(t.set, revisions, *collisions, t.defaults)
 	if err != nil {
@@ -180,7 +180,7 @@ func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision
 	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
 	switch {
 	case t.set.DeletionTimestamp != nil && (r.Create || r.Raise != 0):
-		// Nobody needs another revision; what the status says stays.
+		// A terminating set needs no new revision.
 		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: t.set.Status.UpdateRevision}}, nil
 	case r.Raise != 0:
 		raised := r.Update.DeepCopy()
@@ -232,7 +232,7 @@ func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error
 	return nil
 }
 
-// forget deletes revisions that the history has no room for.
+// forget deletes revisions beyond the history limit.
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
 		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
@@ -244,7 +244,7 @@ func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision
 	return nil
 }
 
-// do does what the plan says, until something fails, and returns how many counted pods it deleted.
+// do executes the plan until a step fails, and returns the number of counted pods that it deleted.
 func (t turn) do(ctx context.Context, plan *statefulset.Plan) (deleted int, err error) {
 	for _, stage := range plan.Stages {
 		sizes := workload.Waves(len(stage)) // W0.41

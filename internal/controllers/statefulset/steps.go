@@ -14,10 +14,10 @@ import (
 	"carob/internal/core/workload/statefulset"
 )
 
-// tries is how often a pod or claim is read again after a conflict (W3.44).
+// tries is the number of attempts to update a pod or claim on conflicts (W3.44).
 const tries = 4
 
-// tell records what became of a pod (W3.80–W3.82). The end of the namespace is no news (W0.40).
+// tell records the result of an action on a pod (W3.80–W3.82), unless the namespace is terminating (W0.40).
 func (t turn) tell(verb string, pod *corev1.Pod, err error) {
 	switch {
 	case err == nil:
@@ -37,8 +37,8 @@ func (t turn) step(ctx context.Context, s statefulset.Step) error {
 		err := t.repair(ctx, s)
 		t.tell("Update", s.Pod, err)
 		return err
-	case statefulset.Supply:
-		return t.supply(ctx, s)
+	case statefulset.EnsureClaims:
+		return t.ensureClaims(ctx, s)
 	}
 	return fmt.Errorf("unknown action %q", s.Action)
 }
@@ -50,7 +50,7 @@ func (t turn) create(ctx context.Context, s statefulset.Step) error {
 	}
 	made, err := t.keeper.Client.CoreV1().Pods(s.Pod.Namespace).Create(ctx, s.Pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) && !children.NamespaceEnds(err) {
-		return fmt.Errorf("create pod %s: %w", s.Pod.Name, err) // tried again until the name is free (W3.49)
+		return fmt.Errorf("create pod %s: %w", s.Pod.Name, err) // retried until the name is free (W3.49)
 	}
 	owner := s.Pod
 	if err == nil {
@@ -66,14 +66,14 @@ func (t turn) create(ctx context.Context, s statefulset.Step) error {
 }
 
 func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
-	// By its UID: a pod of the same name that came later is not meant.
+	// With the UID, so that a later pod with the same name is not deleted.
 	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	if err == nil || apierrors.IsNotFound(err) {
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
 		t.tell("Delete", pod, nil)
 		return nil
 	}
-	// Some errors do not say whether it happened; if so, nothing else is deleted before the watch shows it.
+	// After some errors the pod may be deleted. If it is, wait until the watch shows it before the next plan.
 	live, e := t.keeper.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	gone := apierrors.IsNotFound(e) || e == nil && live.UID != pod.UID
 	if gone || e == nil && live.DeletionTimestamp != nil {
@@ -86,7 +86,7 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 }
 
-// repair gives a pod its identity, its volumes, and its claims their owners (W3.44).
+// repair restores the identity and volumes of a pod and the owners of its claims (W3.44).
 func (t turn) repair(ctx context.Context, s statefulset.Step) error {
 	if err := t.makeClaims(ctx, s); err != nil {
 		return err
@@ -115,8 +115,8 @@ func (t turn) repair(ctx context.Context, s statefulset.Step) error {
 	})
 }
 
-// supply makes the claims of a pod that waits for them, and gives claims their owners (W3.43).
-func (t turn) supply(ctx context.Context, s statefulset.Step) error {
+// ensureClaims creates the missing claims of a Pending pod and updates the owners of claims (W3.43).
+func (t turn) ensureClaims(ctx context.Context, s statefulset.Step) error {
 	if err := t.makeClaims(ctx, s); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (t turn) supply(ctx context.Context, s statefulset.Step) error {
 	return err
 }
 
-// again calls f until it is not in conflict with somebody else, a few times.
+// again retries f on conflicts, a few times.
 func again(f func() error) error {
 	var err error
 	for range tries {
@@ -138,7 +138,7 @@ func again(f func() error) error {
 	return err
 }
 
-// makeClaims creates the claims that are missing (W3.83, W3.84). One that is being deleted is an error (W3.48).
+// makeClaims creates missing claims (W3.83, W3.84). A terminating claim is an error (W3.48).
 func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 	var errs []error
 	for _, claim := range s.Claims.Create {
@@ -154,7 +154,7 @@ func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 		}
 		errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", claim.Name, err))
 	}
-	for _, name := range s.Claims.Going {
+	for _, name := range s.Claims.Terminating {
 		errs = append(errs, fmt.Errorf("pvc %s is being deleted", name))
 	}
 	if len(errs) == 0 {
@@ -163,9 +163,9 @@ func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// ownClaims gives claims the owners that the retention policy says, by the pod that mounts them (W3.85, W3.91–W3.95).
+// ownClaims updates the owners of claims according to the retention policy (W3.85, W3.91–W3.95).
 func (t turn) ownClaims(ctx context.Context, s statefulset.Step, pod *corev1.Pod) error {
-	for _, name := range s.Claims.Foreign {
+	for _, name := range s.Claims.Conflicting {
 		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "ConflictingController",
 			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name) //nolint:misspell // upstream has it so
 	}
@@ -175,7 +175,7 @@ func (t turn) ownClaims(ctx context.Context, s statefulset.Step, pod *corev1.Pod
 		err := again(func() error {
 			claim, err := api.Get(ctx, name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
-				return nil // it is made again by another look
+				return nil // the next reconciliation creates it
 			}
 			if err != nil {
 				return err

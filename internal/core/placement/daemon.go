@@ -2,9 +2,9 @@ package placement
 
 import corev1 "k8s.io/api/core/v1"
 
-// Suits says whether a node is one for the pod by what the pod itself asks of nodes: nodeName, selector and required
-// node affinity, taints. start is whether the pod may be placed there, stay whether it may run on when it is there
-// already. What else runs on the node, and how the node does, plays no role (W4.10–W4.16).
+// Suits checks a node against the pod's nodeName, node selector, required node affinity, and tolerations, but not
+// against resources, ports, other pods, and node conditions (W4.10–W4.16). start is whether the pod may be scheduled
+// there, stay whether it may continue to run there.
 func (p *Pod) Suits(node *corev1.Node) (start, stay bool) {
 	pod := p.Object
 	switch {

@@ -1,6 +1,6 @@
-// Package daemonset decides what must happen to the pods and revisions of one DaemonSet, so that each node it is for
-// has one of its pods. The controller of DaemonSets drives it; it is a function of its arguments. Clauses are those of
-// docs/spec/workloads.md, W4.
+// Package daemonset decides which pods and revisions of a DaemonSet are created, changed, and deleted, so that each
+// eligible node runs one pod. internal/controllers/daemonset drives it. Everything is a function of the arguments. The
+// clauses W4… are those of docs/spec/workloads.md.
 package daemonset
 
 import (
@@ -16,52 +16,52 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Burst is how many pods one plan creates, and how many it deletes, at most (W4.3).
+// Burst limits the creations and the deletions of one plan (W4.3).
 const Burst = 250
 
-// The back-off of deleting pods that failed on a node (W4.34).
+// The back-off between deletions of failed pods on a node (W4.34).
 const (
 	firstWait   = time.Second
 	longestWait = 15 * time.Minute
 )
 
-// Failure is when a pod that failed on a node was deleted last, and how long the next one waits.
+// Failure is the time of the last deletion of a failed pod on a node, and the delay until the next one.
 type Failure struct {
 	At   time.Time
 	Wait time.Duration
 }
 
-// expired reports whether a failure is so long ago that the next one counts as the first.
+// expired reports whether the back-off starts anew.
 func (f Failure) expired(now time.Time) bool { return now.Sub(f.At) > 2*longestWait }
 
-// Input is everything Decide may look at.
+// Input is everything that Decide depends on.
 type Input struct {
 	Now   time.Time
 	Set   *appsv1.DaemonSet // read only
 	Hash  string            // of the revision of the set's template
-	Pods  []*corev1.Pod     // those that the set controls
+	Pods  []*corev1.Pod     // controlled by the set
 	Nodes []*corev1.Node    // all
-	// Failures are those that earlier plans of this generation noted, by node.
+	// Failures are the results of earlier plans for this generation, by node.
 	Failures map[string]Failure
 }
 
-// Event is one to record on the set.
+// Event is recorded on the set.
 type Event struct{ Type, Reason, Message string }
 
-// Plan is what has to be done now: nothing of it waits for anything else of it.
+// Plan is what the controller does next. Its parts are independent.
 type Plan struct {
 	Delete []*corev1.Pod
-	Create []string // nodes, for each of which Pod makes a pod
+	Create []string // nodes that get a pod, see Pod
 	Events []Event
-	// Failures are to be given to the next plans of this generation.
+	// Failures are input for the next plans for this generation.
 	Failures map[string]Failure
-	// Again is when to look once more though nothing changes; zero for never.
+	// Again is the time of the next reconciliation if nothing changes; zero for none.
 	Again time.Time
-	// Status is the set's, as it stands before anything of the plan is done (W4.61–W4.66).
+	// Status is the new status, without the effects of this plan (W4.61–W4.66).
 	Status appsv1.DaemonSetStatus
 }
 
-// Decide returns what has to be done for a set (W4.30). It must not be asked about a set that is being deleted (W4.6).
+// Decide plans the next reconciliation of a set (W4.30). The set must not be terminating (W4.6).
 func Decide(in Input) (Plan, error) {
 	s := sync{Input: in, eligible: NewEligible(in.Set), nodes: map[string]*corev1.Node{}, on: map[string][]*corev1.Pod{}}
 	s.plan.Failures = map[string]Failure{}
@@ -70,7 +70,7 @@ func Decide(in Input) (Plan, error) {
 	}
 	for _, p := range in.Pods {
 		if workload.Terminal(p) && p.DeletionTimestamp != nil {
-			continue // on its way out (W4.31)
+			continue // ignored (W4.31)
 		}
 		if node := Target(p); node != "" {
 			s.on[node] = append(s.on[node], p)
@@ -91,12 +91,12 @@ func Decide(in Input) (Plan, error) {
 	return s.plan, nil
 }
 
-// sync is one decision on its way.
+// sync is the state of one decision.
 type sync struct {
 	Input
 	eligible Eligible
 	nodes    map[string]*corev1.Node
-	on       map[string][]*corev1.Pod // by node, also by those that are gone
+	on       map[string][]*corev1.Pod // by node, including deleted nodes
 	plan     Plan
 }
 
@@ -117,14 +117,14 @@ func (s *sync) tell(kind, reason, format string, pod *corev1.Pod, node string) {
 	s.plan.Events = append(s.plan.Events, Event{kind, reason, fmt.Sprintf(format, pod.Namespace, pod.Name, node)})
 }
 
-// names are the nodes that are there or have pods, in order, so that the same picture gives the same plan.
+// names returns all nodes, and deleted ones with pods, sorted: the same input gives the same plan.
 func (s *sync) names() []string {
 	all := append(slices.Sorted(maps.Keys(s.nodes)), slices.Sorted(maps.Keys(s.on))...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// count makes the status (W4.61–W4.66).
+// count computes the status (W4.61–W4.66).
 func (s *sync) count() {
 	st := s.Set.Status.DeepCopy()
 	st.ObservedGeneration = s.Set.Generation
@@ -157,12 +157,12 @@ func (s *sync) count() {
 	s.plan.Status = *st
 }
 
-// manage gives each node that wants a pod one, and takes from the others what they have (W4.33–W4.40).
+// manage creates missing pods on eligible nodes and deletes pods from other nodes (W4.33–W4.40).
 func (s *sync) manage() {
 	for _, name := range s.names() {
 		node, pods := s.nodes[name], s.on[name]
 		if node == nil {
-			for _, p := range pods { // nothing will ever bind them
+			for _, p := range pods { // they can never be scheduled
 				if p.Spec.NodeName == "" && p.DeletionTimestamp == nil {
 					s.delete(p)
 				}
@@ -173,7 +173,7 @@ func (s *sync) manage() {
 		case run && len(pods) == 0:
 			s.create(name)
 		case stay:
-			s.tend(name, pods, run)
+			s.manageNode(name, pods, run)
 		default:
 			for _, p := range pods {
 				if p.DeletionTimestamp == nil {
@@ -184,8 +184,8 @@ func (s *sync) manage() {
 	}
 }
 
-// tend looks after the pods of a node where they may stay.
-func (s *sync) tend(node string, pods []*corev1.Pod, run bool) {
+// manageNode plans for the pods on a node where they may continue to run.
+func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 	var running []*corev1.Pod
 	for _, p := range pods {
 		switch {
@@ -214,12 +214,11 @@ func (s *sync) tend(node string, pods []*corev1.Pod, run bool) {
 		}
 		return
 	}
-	s.tendSurge(running)
+	s.manageSurge(running)
 }
 
-// tendSurge keeps of the pods of a node the oldest new and the oldest old one, the old one until the new one can
-// take its place (W4.38).
-func (s *sync) tendSurge(running []*corev1.Pod) {
+// manageSurge keeps the oldest new and the oldest old pod of a node, the old one until the new one is available (W4.38).
+func (s *sync) manageSurge(running []*corev1.Pod) {
 	if len(running) < 2 {
 		return
 	}
@@ -240,8 +239,8 @@ func (s *sync) tendSurge(running []*corev1.Pod) {
 	}
 }
 
-// mayDeleteFailed reports whether a failed pod may be deleted on a node now: each time later than the time before
-// (W4.34). A plan deletes one on each node at most.
+// mayDeleteFailed reports whether the back-off allows the deletion of a failed pod on a node now (W4.34). A plan
+// deletes at most one per node.
 func (s *sync) mayDeleteFailed(node string) bool {
 	if _, did := s.plan.Failures[node]; did {
 		s.again(s.Now.Add(s.plan.Failures[node].Wait))
@@ -263,12 +262,12 @@ func (s *sync) mayDeleteFailed(node string) bool {
 	return true
 }
 
-// Forget drops failures that do not count any more.
+// Forget removes expired failures.
 func Forget(failures map[string]Failure, now time.Time) {
 	maps.DeleteFunc(failures, func(_ string, f Failure) bool { return f.expired(now) })
 }
 
-// Changed reports whether a status has to be written.
+// Changed reports whether the status must be written.
 func Changed(before, after *appsv1.DaemonSetStatus) bool {
 	return before.ObservedGeneration < after.ObservedGeneration || cmp.Or(
 		cmp.Compare(before.DesiredNumberScheduled, after.DesiredNumberScheduled), cmp.Compare(before.CurrentNumberScheduled, after.CurrentNumberScheduled),

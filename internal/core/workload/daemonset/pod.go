@@ -15,13 +15,13 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Kind is the kind of the owner.
+// Kind is the kind of DaemonSets.
 func Kind() schema.GroupVersionKind { return appsv1.SchemeGroupVersion.WithKind("DaemonSet") }
 
-// generationLabel carries the generation of the template on pods (W4.2).
+// generationLabel is the pod label with the template generation (W4.2).
 const generationLabel = "pod-template-generation"
 
-// tolerations are what every daemon pod tolerates (W4.17); the last one only on the host's network.
+// tolerations are added to every daemon pod (W4.17); the last one only with hostNetwork.
 var tolerations = [...]struct {
 	key    string
 	effect corev1.TaintEffect
@@ -35,8 +35,8 @@ var tolerations = [...]struct {
 	{corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule},
 }
 
-// tolerate returns the tolerations of a set's pods: those of the template, and those of every daemon pod in the place
-// of one that covers the same taint.
+// tolerate returns the tolerations of a daemon pod: those of the template and those of all daemon pods, which replace
+// template tolerations of the same taint.
 func tolerate(spec *corev1.PodSpec) []corev1.Toleration {
 	list := slices.Clone(spec.Tolerations)
 	for _, t := range tolerations {
@@ -50,13 +50,13 @@ func tolerate(spec *corev1.PodSpec) []corev1.Toleration {
 		if i < 0 {
 			list = append(list, add)
 		} else if !equality.Semantic.DeepEqual(list[i], add) {
-			list[i] = add // for as long as it takes
+			list[i] = add // without tolerationSeconds
 		}
 	}
 	return list
 }
 
-// Pod returns the pod of a set for one node (W4.17–W4.19), to be created.
+// Pod returns the pod for a node (W4.17–W4.19).
 func Pod(set *appsv1.DaemonSet, hash, node string) (*corev1.Pod, error) {
 	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: Kind()}, &set.Spec.Template)
 	if err != nil {
@@ -73,14 +73,14 @@ func Pod(set *appsv1.DaemonSet, hash, node string) (*corev1.Pod, error) {
 	if pod.Spec.Affinity.NodeAffinity == nil {
 		pod.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
 	}
-	// Instead of what the template requires, for the set has looked at that already.
+	// It replaces the required terms of the template, which Eligible has checked (W4.18).
 	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 	}}}
 	return pod, nil
 }
 
-// Target is the node that a pod runs on or is meant for (W4.31); empty when it is meant for none.
+// Target returns the node that a pod runs on or is created for (W4.31), or "".
 func Target(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
@@ -102,13 +102,13 @@ func Target(pod *corev1.Pod) string {
 	return ""
 }
 
-// generation is the generation of the set's template as pods carry it; false when the set has none that can be read.
+// generation returns the template generation of the set, or false if the annotation is missing or malformed.
 func generation(set *appsv1.DaemonSet) (string, bool) {
 	n, err := strconv.ParseInt(set.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
 	return strconv.FormatInt(n, 10), err == nil
 }
 
-// updated reports whether a pod is made from the set's template: by hash, or by the older generation (W4.50).
+// updated reports whether a pod has the set's template, by hash or by template generation (W4.50).
 func updated(set *appsv1.DaemonSet, hash string, pod *corev1.Pod) bool {
 	if hash != "" && pod.Labels[appsv1.ControllerRevisionHashLabelKey] == hash {
 		return true
@@ -117,7 +117,7 @@ func updated(set *appsv1.DaemonSet, hash string, pod *corev1.Pod) bool {
 	return ok && pod.Labels[generationLabel] == n
 }
 
-// first orders pods of a node: scheduled before not, then the older, then by name (W4.37).
+// first orders the pods of a node: scheduled first, then the older, then by name (W4.37).
 func first(a, b *corev1.Pod) int {
 	scheduled := func(p *corev1.Pod) int {
 		if p.Spec.NodeName != "" {
@@ -128,7 +128,7 @@ func first(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(scheduled(a), scheduled(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// Eligible says on which nodes a set wants its pods. Make it with NewEligible for one version of a set.
+// Eligible tells on which nodes pods of a set should run. Create it with NewEligible for one version of a set.
 type Eligible struct{ pod *placement.Pod }
 
 // NewEligible prepares the set's template for Of.
@@ -138,5 +138,5 @@ func NewEligible(set *appsv1.DaemonSet) Eligible {
 	return Eligible{placement.Prepare(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace}, Spec: spec})}
 }
 
-// Of says whether the set wants a pod on the node, and whether one that is there may stay (W4.10–W4.17).
+// Of returns whether a pod should run on the node, and whether an existing one should continue to run (W4.10–W4.17).
 func (e Eligible) Of(node *corev1.Node) (run, stay bool) { return e.pod.Suits(node) }

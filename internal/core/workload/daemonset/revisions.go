@@ -8,24 +8,24 @@ import (
 	"carob/internal/core/workload/revision"
 )
 
-// Revising is what has to happen to the revisions before pods are looked at, in this order.
-type Revising struct {
-	// Label are revisions that lack the label with their hash; it becomes their name.
+// RevisionPlan lists the changes to revisions that precede the plan for pods, in this order.
+type RevisionPlan struct {
+	// Label are revisions without the hash label, which is set to their name.
 	Label []*appsv1.ControllerRevision
-	// Current is the revision of the set's template; with Create it has to be created.
+	// Current is the revision of the set's template. With Create it must be created.
 	Current *appsv1.ControllerRevision
 	Create  bool
-	// Relabel are pods that carry the hash of a duplicate: they get the current one's.
+	// Relabel are pods with the hash of a duplicate; they get the hash of Current.
 	Relabel []*corev1.Pod
-	// Duplicates hold the same as Current, and are deleted.
+	// Duplicates have the same data as Current and are deleted.
 	Duplicates []*appsv1.ControllerRevision
-	// Raise is the number that Current has to get; 0 when it has the right one.
+	// Raise is the new revision number of Current, or 0.
 	Raise int64
-	// Old are all others.
+	// Old are all other revisions.
 	Old []*appsv1.ControllerRevision
 }
 
-// HashOf is the hash by which pods name a revision: its label, or its name when it has none.
+// HashOf returns the hash label of a revision, or its name without one.
 func HashOf(r *appsv1.ControllerRevision) string {
 	if h, ok := r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; ok {
 		return h
@@ -33,13 +33,13 @@ func HashOf(r *appsv1.ControllerRevision) string {
 	return r.Name
 }
 
-// Revise finds the revision of the set's template among those that the set controls, or makes one (W4.60a, W4.60b).
-func Revise(set *appsv1.DaemonSet, revisions []*appsv1.ControllerRevision, pods []*corev1.Pod) (Revising, error) {
+// Revise finds or creates the revision of the set's template (W4.60a, W4.60b).
+func Revise(set *appsv1.DaemonSet, revisions []*appsv1.ControllerRevision, pods []*corev1.Pod) (RevisionPlan, error) {
 	data, err := revision.Data(&set.Spec.Template)
 	if err != nil {
-		return Revising{}, err
+		return RevisionPlan{}, err
 	}
-	var r Revising
+	var r RevisionPlan
 	for _, x := range revision.Sorted(revisions) {
 		if _, ok := x.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; !ok {
 			r.Label = append(r.Label, x)
@@ -73,13 +73,13 @@ func Revise(set *appsv1.DaemonSet, revisions []*appsv1.ControllerRevision, pods 
 	return r, nil
 }
 
-// Same reports whether a revision that is stored is the one that was to be created.
+// Same reports whether a stored revision has the data of the one to create.
 func Same(stored, wanted *appsv1.ControllerRevision) bool {
 	return revision.Holds(stored, wanted.Data.Raw)
 }
 
-// Excess are the old revisions that the history limit leaves no room for, lowest number first. Those that pods were
-// made from stay (W4.60c).
+// Excess returns the old revisions beyond the history limit, lowest number first. Revisions of existing pods are kept
+// (W4.60c).
 func Excess(set *appsv1.DaemonSet, old []*appsv1.ControllerRevision, pods []*corev1.Pod) []*appsv1.ControllerRevision {
 	limit := 10
 	if set.Spec.RevisionHistoryLimit != nil {

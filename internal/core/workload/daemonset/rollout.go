@@ -15,7 +15,7 @@ func scaled(v *intstr.IntOrString, of int) (int, error) {
 	return intstr.GetScaledValueFromIntOrPercent(v, of, true) // W4.52
 }
 
-// surges reports whether a node may have an old and a new pod side by side.
+// surges reports whether a node may run an old and a new pod at the same time.
 func surges(set *appsv1.DaemonSet) bool {
 	r := set.Spec.UpdateStrategy.RollingUpdate
 	if set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType || r == nil {
@@ -25,7 +25,7 @@ func surges(set *appsv1.DaemonSet) bool {
 	return err == nil && n > 0
 }
 
-// budgets are how many nodes may be without an available pod, and how many may have two (W4.52).
+// budgets returns maxUnavailable and maxSurge as numbers of nodes (W4.52).
 func (s *sync) budgets() (unavailable, surge int, err error) {
 	desired := int(s.plan.Status.DesiredNumberScheduled)
 	if r := s.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {
@@ -42,7 +42,7 @@ func (s *sync) budgets() (unavailable, surge int, err error) {
 	return unavailable, surge, nil
 }
 
-// rollout replaces old pods, as many as the strategy allows (W4.53–W4.57).
+// rollout plans the replacement of old pods within the limits of the strategy (W4.53–W4.57).
 func (s *sync) rollout() error {
 	unavailable, surge, err := s.budgets()
 	if err != nil {
@@ -56,8 +56,8 @@ func (s *sync) rollout() error {
 	return nil
 }
 
-// pair are the new and the old pod of a node that nobody deletes; several is that there are two of one kind, which
-// manage takes care of.
+// pair returns the new and the old pod of a node, without terminating pods. several means that there are two of one
+// kind, which manage resolves.
 func (s *sync) pair(node string) (newer, older *corev1.Pod, several bool) {
 	for _, p := range s.on[node] {
 		if p.DeletionTimestamp != nil {
@@ -75,7 +75,7 @@ func (s *sync) pair(node string) (newer, older *corev1.Pod, several bool) {
 	return newer, older, false
 }
 
-// concerned are the nodes that a rollout looks at: those that want a pod, and those that have one.
+// concerned returns the nodes that a rollout considers: those that should run a pod, and those that have one.
 func (s *sync) concerned() []string {
 	var list []string
 	for _, name := range s.names() {
@@ -89,7 +89,7 @@ func (s *sync) concerned() []string {
 	return list
 }
 
-// replace deletes old pods: those that serve nobody at once, of the others as many as the budget has left (W4.53).
+// replace deletes old pods: all unavailable ones, and as many available ones as the budget allows (W4.53).
 func (s *sync) replace(budget int) {
 	var candidates []*corev1.Pod
 	for _, name := range s.concerned() {
@@ -113,10 +113,10 @@ func (s *sync) replace(budget int) {
 	}
 }
 
-// surge makes new pods beside old ones and deletes old ones that have been replaced (W4.54, W4.55).
+// surge creates new pods next to old ones and deletes old pods whose replacement is available (W4.54, W4.55).
 func (s *sync) surge(budget int) {
 	var candidates []string
-	var leave []*corev1.Pod // available, on nodes that do not want them any more
+	var leave []*corev1.Pod // available, on nodes that are no longer eligible
 	available := 0
 	for _, name := range s.concerned() {
 		newer, older, several := s.pair(name)
@@ -134,7 +134,7 @@ func (s *sync) surge(budget int) {
 		}
 		node := s.nodes[name]
 		switch {
-		case older == nil || node == nil: // manage does it, or the garbage collection of pods (W4.40, W4.56)
+		case older == nil || node == nil: // left to manage and to the pod garbage collector (W4.40, W4.56)
 		case newer != nil && s.available(newer):
 			s.delete(older)
 		case newer != nil:

@@ -243,7 +243,7 @@ func (w *world) setReady(p *corev1.Pod, is bool) {
 
 func (w *world) printf(format string, a ...any) { fmt.Fprintf(&w.sb, format+"\n", a...) }
 
-func (w *world) revise(pods []*corev1.Pod) (Revising, bool) {
+func (w *world) revise(pods []*corev1.Pod) (RevisionPlan, bool) {
 	r, err := Revise(w.set, w.revisions, pods)
 	if err != nil {
 		w.t.Fatalf("%v", err)

@@ -1,6 +1,5 @@
-// Package revision decides what a ControllerRevision holds: the data from which a template comes back, its name and
-// hash, its number, and which ones an owner keeps. StatefulSets and DaemonSets use it. It is a function of its
-// arguments.
+// Package revision builds and reads ControllerRevisions: their data, from which a pod template can be restored, hash,
+// name, and order. statefulset and daemonset use it. Everything is a function of the arguments.
 //
 // Contract: docs/spec/workloads.md.
 package revision
@@ -25,21 +24,21 @@ import (
 	"carob/internal/core/workload"
 )
 
-// HashLabel carries the hash of the data on revisions of StatefulSets (W3.20).
+// HashLabel is the label with the hash of the data on revisions of StatefulSets (W3.20).
 const HashLabel = "controller.kubernetes.io/hash"
 
-// longestPrefix of the owner's name in the name of a revision, so that any hash fits behind it (W3.20).
+// longestPrefix is the longest part of the owner's name in the name of a revision (W3.20).
 const longestPrefix = 223
 
-// document is where the template is within the data.
+// document is the structure of the data.
 type document[T any] struct {
 	Spec struct {
 		Template T `json:"template"`
 	} `json:"spec"`
 }
 
-// Data returns what a revision of the template holds (W3.21): a strategic merge patch that puts the template back as
-// a whole. The same template gives the same bytes, for kubectl compares them.
+// Data returns the data of a revision (W3.21): a strategic merge patch that replaces the template. Equal templates give
+// equal bytes, because kubectl compares them.
 func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -47,7 +46,7 @@ func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	}
 	var d document[map[string]any]
 	numbers := json.NewDecoder(bytes.NewReader(text))
-	numbers.UseNumber() // an int64 is not a float64
+	numbers.UseNumber() // float64 would change large integers
 	if err := numbers.Decode(&d.Spec.Template); err != nil {
 		return nil, fmt.Errorf("encode the template of a revision: %w", err)
 	}
@@ -55,8 +54,8 @@ func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// Restore returns the template to which a revision's data takes an owner that has t. It fails when the data is no
-// patch of a template.
+// Restore applies the data of a revision to the template t of its owner. It fails if the data is not a patch of a
+// template.
 func Restore(t *corev1.PodTemplateSpec, data []byte) (*corev1.PodTemplateSpec, error) {
 	var before document[*corev1.PodTemplateSpec]
 	before.Spec.Template = t
@@ -75,7 +74,7 @@ func Restore(t *corev1.PodTemplateSpec, data []byte) (*corev1.PodTemplateSpec, e
 	return &after.Spec.Template, nil
 }
 
-// Hash is the hash of a StatefulSet's revision (W3.22): of its data and, when given, how often names were taken.
+// Hash returns the hash of a StatefulSet's revision (W3.22), from its data and the collision count if not nil.
 func Hash(data []byte, collisions *int32) string {
 	h := fnv.New32()
 	h.Write(data)
@@ -85,12 +84,12 @@ func Hash(data []byte, collisions *int32) string {
 	return workload.SafeName(strconv.FormatUint(uint64(h.Sum32()), 10))
 }
 
-// Name is the name of the owner's revision with that hash.
+// Name returns the name of the owner's revision with this hash.
 func Name(owner, hash string) string {
 	return owner[:min(len(owner), longestPrefix)] + "-" + hash
 }
 
-// New returns a revision of the owner, to be created. hashLabel is the label that carries the hash.
+// New returns a new revision of the owner. hashLabel is the label for the hash.
 func New(owner metav1.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64, hashLabel, hash string) *appsv1.ControllerRevision {
 	labels := maps.Clone(t.Labels)
 	if labels == nil {
@@ -107,10 +106,10 @@ func New(owner metav1.Object, kind schema.GroupVersionKind, t *corev1.PodTemplat
 	}
 }
 
-// Holds reports whether a revision has that data, byte by byte (W3.24).
+// Holds reports whether a revision has exactly this data (W3.24).
 func Holds(r *appsv1.ControllerRevision, data []byte) bool { return bytes.Equal(r.Data.Raw, data) }
 
-// Sorted returns the revisions from the lowest number to the highest; of equal ones the older comes first.
+// Sorted returns the revisions in ascending order of revision number, then age, then name.
 func Sorted(list []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b *appsv1.ControllerRevision) int {
@@ -119,7 +118,7 @@ func Sorted(list []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
 	return list
 }
 
-// Highest is the highest number of the revisions, 0 when there is none.
+// Highest returns the highest revision number, or 0.
 func Highest(list []*appsv1.ControllerRevision) int64 {
 	n := int64(0)
 	for _, r := range list {

@@ -13,28 +13,29 @@ import (
 
 func podKind() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("Pod") }
 
-// Claims is what has to be done about the claims of one pod.
+// Claims lists the changes to the PersistentVolumeClaims of one pod.
 type Claims struct {
-	Create []*corev1.PersistentVolumeClaim // those that are missing
-	// Going are the names of claims that are being deleted: the pod can't have them (W3.48).
-	Going []string
-	// Own are the names of claims whose owners the retention policy changes (W3.91–W3.94): Own says to what.
+	Create []*corev1.PersistentVolumeClaim // missing claims
+	// Terminating are the names of claims that are being deleted (W3.48).
+	Terminating []string
+	// Own are the names of claims whose owner references differ from the retention policy (W3.91–W3.94); the function
+	// Own corrects them.
 	Own []string
-	// Foreign are the names of claims that somebody else controls (W3.85).
-	Foreign []string
+	// Conflicting are the names of claims with another controller (W3.85).
+	Conflicting []string
 }
 
-// Nothing reports whether there is nothing to do.
+// Nothing reports whether there are no changes.
 func (c *Claims) Nothing() bool {
-	return len(c.Create) == 0 && len(c.Going) == 0 && len(c.Own) == 0 && len(c.Foreign) == 0
+	return len(c.Create) == 0 && len(c.Terminating) == 0 && len(c.Own) == 0 && len(c.Conflicting) == 0
 }
 
 func claimName(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal int) string {
 	return t.Name + "-" + set.Name + "-" + strconv.Itoa(ordinal)
 }
 
-// newClaim returns the claim of an ordinal. Its labels are those of the claim template and of the set's selector,
-// not those of the pod (W3.8, W12.32).
+// newClaim returns the claim for an ordinal. Its labels come from the claim template and from the set's selector, not
+// from the pod template (W3.8, W12.32).
 func newClaim(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal int) *corev1.PersistentVolumeClaim {
 	claim := t.DeepCopy()
 	claim.Name, claim.Namespace = claimName(set, t, ordinal), set.Namespace
@@ -47,7 +48,7 @@ func newClaim(set *appsv1.StatefulSet, t *corev1.PersistentVolumeClaim, ordinal 
 	return claim
 }
 
-// missing looks for the claims of a pod that are not there, or not for long.
+// missing adds the claims of a pod that do not exist or are being deleted.
 func (in *Input) missing(c *Claims, ordinal int) {
 	for i := range in.Set.Spec.VolumeClaimTemplates {
 		claim := newClaim(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal)
@@ -55,20 +56,20 @@ func (in *Input) missing(c *Claims, ordinal int) {
 		case there == nil:
 			c.Create = append(c.Create, claim)
 		case there.DeletionTimestamp != nil:
-			c.Going = append(c.Going, claim.Name)
+			c.Terminating = append(c.Terminating, claim.Name)
 		}
 	}
 }
 
-// owners looks for the claims of a pod that are there and whose owners are not what the policy says.
+// owners adds the claims of a pod whose owner references differ from the policy.
 func (in *Input) owners(c *Claims, pod *corev1.Pod, ordinal int) {
 	for i := range in.Set.Spec.VolumeClaimTemplates {
 		claim := in.Claim(claimName(in.Set, &in.Set.Spec.VolumeClaimTemplates[i], ordinal))
 		if claim == nil {
 			continue
 		}
-		if foreign(claim, in.Set, pod) {
-			c.Foreign = append(c.Foreign, claim.Name)
+		if conflicting(claim, in.Set, pod) {
+			c.Conflicting = append(c.Conflicting, claim.Name)
 		}
 		if !owned(claim, in.Set, pod) {
 			c.Own = append(c.Own, claim.Name)
@@ -76,8 +77,8 @@ func (in *Input) owners(c *Claims, pod *corev1.Pod, ordinal int) {
 	}
 }
 
-// stale reports whether a claim of the pod still goes with an earlier pod of the name: the new one waits for it to
-// be gone (W3.42, W3.96).
+// stale reports whether a claim of the pod is still owned by an earlier pod with the same name; the new pod waits until
+// it is deleted (W3.42, W3.96).
 func (in *Input) stale(pod *corev1.Pod, ordinal int) bool {
 	if policy(in.Set).WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		return false
@@ -104,7 +105,7 @@ func policy(set *appsv1.StatefulSet) appsv1.StatefulSetPersistentVolumeClaimRete
 	return p
 }
 
-// names reports whether a reference is to an object of that name and kind, whatever its UID.
+// names reports whether a reference has the name and kind of an object, regardless of the UID.
 func names(ref metav1.OwnerReference, o metav1.Object, k schema.GroupVersionKind) bool {
 	return ref.APIVersion == k.GroupVersion().String() && ref.Kind == k.Kind && ref.Name == o.GetName()
 }
@@ -114,8 +115,8 @@ func staleRef(claim *corev1.PersistentVolumeClaim, o metav1.Object, k schema.Gro
 	return i >= 0 && claim.OwnerReferences[i].UID != o.GetUID()
 }
 
-// foreign reports whether somebody else controls the claim, so that the policy does not hold for it (W3.85, W3.95).
-func foreign(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
+// conflicting reports whether the claim has another controller, so that the policy does not apply (W3.85, W3.95).
+func conflicting(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	if p := policy(set); p.WhenDeleted == p.WhenScaled && p.WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		return false
 	}
@@ -131,7 +132,7 @@ func foreign(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *
 	})
 }
 
-// wanted says which of set and pod own a claim by the policy (W3.91–W3.94).
+// wanted returns whether the set and the pod own the claim according to the policy (W3.91–W3.94).
 func wanted(set *appsv1.StatefulSet, pod *corev1.Pod) (bySet, byPod bool) {
 	p := policy(set)
 	ordinal, _ := Ordinal(set.Name, pod.Name)
@@ -141,16 +142,16 @@ func wanted(set *appsv1.StatefulSet, pod *corev1.Pod) (bySet, byPod bool) {
 	return deleted && !(scaled && condemned), scaled && condemned
 }
 
-// owned reports whether the owners of a claim are as the policy says, or not ours to change.
+// owned reports whether the owner references of a claim match the policy or must not be changed.
 func owned(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	if staleRef(claim, set, Kind()) || staleRef(claim, pod, podKind()) {
-		return true // it went with an earlier set or pod; the garbage collector has it
+		return true // owned by an earlier set or pod: left to the garbage collector
 	}
 	var bySet, byPod bool
 	for _, ref := range claim.OwnerReferences {
 		bySet, byPod = bySet || ref.UID == set.UID, byPod || ref.UID == pod.UID
 	}
-	if foreign(claim, set, pod) {
+	if conflicting(claim, set, pod) {
 		return !bySet && !byPod
 	}
 	for _, ref := range claim.OwnerReferences {
@@ -162,8 +163,8 @@ func owned(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *co
 	return bySet == wantSet && byPod == wantPod
 }
 
-// Own returns a claim with the owners that the policy gives it, and whether that changes anything. pod is the one
-// that mounts the claim.
+// Own returns the claim with owner references according to the policy, and whether they changed. pod is the pod that
+// mounts the claim.
 func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) (*corev1.PersistentVolumeClaim, bool) {
 	if owned(claim, set, pod) {
 		return claim, false
@@ -171,7 +172,7 @@ func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *core
 	others := slices.DeleteFunc(slices.Clone(claim.OwnerReferences), func(ref metav1.OwnerReference) bool {
 		return names(ref, set, Kind()) || names(ref, pod, podKind())
 	})
-	if !foreign(claim, set, pod) {
+	if !conflicting(claim, set, pod) {
 		bySet, byPod := wanted(set, pod)
 		if byPod {
 			others = append(others, *metav1.NewControllerRef(pod, podKind()))

@@ -13,21 +13,21 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Kind is the kind of the owner.
+// Kind is the kind of StatefulSets.
 func Kind() schema.GroupVersionKind { return appsv1.SchemeGroupVersion.WithKind("StatefulSet") }
 
-// Ordinal returns the ordinal of the set's pod of that name, and whether it is one (W3.5).
+// Ordinal parses the name of a pod of the set (W3.5).
 func Ordinal(set, pod string) (int, bool) {
 	dash := strings.LastIndexByte(pod, '-')
 	if dash < 0 || pod[:dash] != set {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(pod[dash+1:], 10, 32)
-	// One name for each ordinal: not 007.
+	// Each ordinal has one name: no leading zeros.
 	return int(n), err == nil && strconv.FormatInt(n, 10) == pod[dash+1:] && n >= 0
 }
 
-// Member reports whether a pod may be claimed by the set: by its name (W0.25).
+// Member reports whether the name of a pod allows the set to claim it (W0.25).
 func Member(set *appsv1.StatefulSet, pod metav1.Object) bool {
 	_, ok := Ordinal(set.Name, pod.GetName())
 	return ok
@@ -51,15 +51,15 @@ func replicas(set *appsv1.StatefulSet) int {
 	return int(*set.Spec.Replicas)
 }
 
-// inRange reports whether the set wants a pod of that ordinal (W3.5).
+// inRange reports whether start ≤ ordinal < start + replicas (W3.5).
 func inRange(set *appsv1.StatefulSet, ordinal int) bool {
 	return ordinal >= start(set) && ordinal-start(set) < replicas(set)
 }
 
-// revisionOf is the name of the revision that a pod was made from; empty when nobody says.
+// revisionOf returns the name of a pod's revision, or "".
 func revisionOf(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
-// newPod returns the pod of an ordinal, made from a template (W3.6–W3.8).
+// newPod returns the pod for an ordinal (W3.6–W3.8).
 func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string, ordinal int) (*corev1.Pod, error) {
 	pod, err := workload.NewPod(workload.Owner{Object: set, Kind: Kind()}, t)
 	if err != nil {
@@ -73,10 +73,10 @@ func newPod(set *appsv1.StatefulSet, t *corev1.PodTemplateSpec, revision string,
 	return pod, nil
 }
 
-// HasIdentity reports whether a pod carries the label that names it (W3.44).
+// HasIdentity reports whether the pod-name label is correct (W3.44).
 func HasIdentity(pod *corev1.Pod) bool { return pod.Labels[appsv1.StatefulSetPodNameLabel] == pod.Name }
 
-// GiveIdentity labels a pod of the set with its name and ordinal (W3.6).
+// GiveIdentity sets the labels with the pod's name and ordinal (W3.6).
 func GiveIdentity(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	ordinal, _ := Ordinal(set.Name, pod.Name)
 	if pod.Labels == nil {
@@ -100,8 +100,7 @@ func HasStorage(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	return true
 }
 
-// GiveStorage gives a pod of the set a volume for each claim; they come first, and replace volumes of the same
-// name (W3.8).
+// GiveStorage adds a volume for each claim template. They come first and replace volumes with the same name (W3.8).
 func GiveStorage(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	ordinal, _ := Ordinal(set.Name, pod.Name)
 	var volumes []corev1.Volume

@@ -1,5 +1,6 @@
-// Package statefulset decides what must happen to the pods, claims and revisions of one StatefulSet. The controller
-// of StatefulSets drives it; it is a function of its arguments. Clauses are those of docs/spec/workloads.md, W3.
+// Package statefulset decides which pods, claims, and revisions of a StatefulSet are created, changed, and deleted.
+// internal/controllers/statefulset drives it. Everything is a function of the arguments. The clauses W3… are those of
+// docs/spec/workloads.md.
 package statefulset
 
 import (
@@ -16,19 +17,18 @@ import (
 	"carob/internal/core/workload/revision"
 )
 
-// Burst is how many pods one plan creates at most, when it need not create them one after the other (W0.42). The
-// next plan makes the next ones.
+// Burst limits the pods that one plan creates with Parallel pod management (W0.42). The next plan creates proceed.
 const Burst = 500
 
-// Input is everything Decide may look at.
+// Input is everything that Decide depends on.
 type Input struct {
 	Now time.Time
 	Set *appsv1.StatefulSet // read only
-	// Current and Update are the revisions that pods come from, both stored.
+	// Current and Update are the current and the update revision, as stored.
 	Current, Update *appsv1.ControllerRevision
 	Collisions      int32
-	Pods            []*corev1.Pod // those that the set controls
-	// Claim returns the claim of a name in the set's namespace, nil when there is none.
+	Pods            []*corev1.Pod // controlled by the set
+	// Claim returns the PersistentVolumeClaim with this name in the set's namespace, or nil.
 	Claim func(name string) *corev1.PersistentVolumeClaim
 }
 
@@ -37,45 +37,45 @@ type Action string
 
 // The actions.
 const (
-	// Create the claims that are missing, then the pod, then give the claims that were there their owners. If a
-	// claim is going, the creation fails.
+	// Create creates the missing claims, then the pod, then updates the owners of claims that existed. It fails if a
+	// claim is terminating.
 	Create Action = "create"
-	// Delete the pod as it was seen.
+	// Delete deletes the pod.
 	Delete Action = "delete"
-	// Repair the pod's identity, storage and the owners of its claims, then store it (W3.44).
+	// Repair restores the pod's identity and volumes and the owners of its claims, and updates the pod (W3.44).
 	Repair Action = "repair"
-	// Supply creates missing claims of a pod that waits, and gives claims their owners (W3.43).
-	Supply Action = "supply"
+	// EnsureClaims creates the missing claims of a Pending pod and updates the owners of claims (W3.43).
+	EnsureClaims Action = "supply"
 )
 
 // Step is one action.
 type Step struct {
 	Action Action
-	Pod    *corev1.Pod // what to create, or what was seen
+	Pod    *corev1.Pod // to create, or as observed
 	Claims Claims
-	// Counted says that an update deletes a pod that status.currentReplicas counts (W3.65).
+	// Counted is set for a pod that an update deletes and status.currentReplicas includes (W3.65).
 	Counted bool
 }
 
-// Stage are steps of which no one waits for another. The next stage begins when all of them succeeded.
+// Stage is a list of independent steps. The next stage starts when all of them have succeeded.
 type Stage []Step
 
-// Plan is what has to be done now.
+// Plan is what the controller does next.
 type Plan struct {
-	// Stages are done one after the other, until one fails. With InOrder, steps of a stage are, too; otherwise they
-	// begin slowly, in waves (W0.41).
+	// Stages run one after the other until one fails. With InOrder, the steps of a stage run one after the other,
+	// too; otherwise in parallel, in growing batches (W0.41).
 	Stages  []Stage
 	InOrder bool
-	// Again is when to look once more though nothing changes; zero for never (W0.61).
+	// Again is the time of the next reconciliation if nothing changes; zero for none (W0.61).
 	Again time.Time
-	// Refused is why nothing is done, for the event UnknownStrategy (W3.64); empty when something may be.
+	// Refused is the message of the event UnknownStrategy if nothing is done (W3.64).
 	Refused string
 
 	status appsv1.StatefulSetStatus
 	wanted int32
 }
 
-// Decide returns what has to be done for a set (W3.40).
+// Decide plans the next reconciliation of a set (W3.40).
 func Decide(in Input) (Plan, error) {
 	p := Plan{InOrder: in.Set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, wanted: int32(replicas(in.Set))}
 	if in.Set.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType {
@@ -88,12 +88,12 @@ func Decide(in Input) (Plan, error) {
 	if in.Set.DeletionTimestamp != nil {
 		return p, nil
 	}
-	more, err := s.decide()
+	proceed, err := s.decide()
 	p.Stages = s.stages
 	if err != nil {
 		return p, err
 	}
-	if more && in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+	if proceed && in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
 		outdated, err := s.update()
 		if err != nil {
 			return p, err
@@ -104,7 +104,7 @@ func Decide(in Input) (Plan, error) {
 	return p, nil
 }
 
-// Status is what the set's status becomes when so many counted pods were deleted (W3.65).
+// Status returns the new status of the set after this many counted pods were deleted (W3.65).
 func (p *Plan) Status(deleted int) appsv1.StatefulSetStatus {
 	s := *p.status.DeepCopy()
 	s.CurrentReplicas -= int32(deleted)
@@ -120,11 +120,11 @@ type member struct {
 	ordinal int
 }
 
-// sync is one decision on its way.
+// sync is the state of one decision.
 type sync struct {
 	Input
 	ordered   bool
-	replicas  []member // in range, ascending; ordinals without a pod are left out
+	replicas  []member // in range, ascending; without missing pods
 	condemned []member // out of range, ascending
 	stages    []Stage
 	templates map[*appsv1.ControllerRevision]*corev1.PodTemplateSpec
@@ -134,7 +134,7 @@ func (s *sync) sort() {
 	for _, pod := range s.Pods {
 		ordinal, ok := Ordinal(s.Set.Name, pod.Name)
 		switch {
-		case !ok: // not one of ours, whatever its labels say
+		case !ok: // not a pod of the set
 		case inRange(s.Set, ordinal):
 			s.replicas = append(s.replicas, member{pod, ordinal})
 		default:
@@ -146,7 +146,7 @@ func (s *sync) sort() {
 	slices.SortFunc(s.condemned, byOrdinal)
 }
 
-// count makes the status, and says when a pod that is ready becomes available (W3.70–W3.77).
+// count computes the status and the time at which the next ready pod becomes available (W3.70–W3.77).
 func (s *sync) count() (appsv1.StatefulSetStatus, time.Time) {
 	collisions := s.Collisions
 	status := appsv1.StatefulSetStatus{
@@ -179,36 +179,36 @@ func (s *sync) count() (appsv1.StatefulSetStatus, time.Time) {
 	return status, again
 }
 
-// add appends a stage that has steps.
+// add appends a stage unless it is empty.
 func (s *sync) add(stage Stage) {
 	if len(stage) > 0 {
 		s.stages = append(s.stages, stage)
 	}
 }
 
-// decide says what happens to replicas and to condemned pods, and whether an update may go on.
-func (s *sync) decide() (more bool, err error) {
-	stage, more, err := s.keep()
+// decide plans the stages for replicas and condemned pods, and reports whether a rolling update may continue.
+func (s *sync) decide() (proceed bool, err error) {
+	stage, proceed, err := s.processReplicas()
 	s.add(stage)
-	if err != nil || !more {
+	if err != nil || !proceed {
 		return false, err
 	}
 	var own Stage
 	for _, pod := range slices.Backward(s.condemned) {
-		step := Step{Action: Supply, Pod: pod.Pod}
+		step := Step{Action: EnsureClaims, Pod: pod.Pod}
 		if s.owners(&step.Claims, pod.Pod, pod.ordinal); len(step.Claims.Own) > 0 {
 			own = append(own, step)
 		}
 	}
 	s.add(own)
-	leave, more := s.leave()
-	s.add(leave)
-	return more, nil
+	processCondemned, proceed := s.processCondemned()
+	s.add(processCondemned)
+	return proceed, nil
 }
 
-// keep goes through the ordinals in range, from the lowest (W3.41–W3.44). In order, it stops at the first that has
-// to be waited for; then more is false.
-func (s *sync) keep() (stage Stage, more bool, err error) {
+// processReplicas plans the steps for the ordinals in range, in ascending order (W3.41–W3.44). With OrderedReady it stops at the
+// first pod that it has to wait for, and returns false.
+func (s *sync) processReplicas() (stage Stage, proceed bool, err error) {
 	next, created := start(s.Set), 0
 	fill := func(end int) (bool, error) { // ordinals without a pod
 		for ; next < end && created < Burst; next++ {
@@ -230,11 +230,11 @@ func (s *sync) keep() (stage Stage, more bool, err error) {
 		return true, nil
 	}
 	for _, pod := range s.replicas {
-		if more, err := fill(pod.ordinal); err != nil || !more {
+		if proceed, err := fill(pod.ordinal); err != nil || !proceed {
 			return stage, false, err
 		}
 		next = pod.ordinal + 1
-		step, wait := s.tend(pod)
+		step, wait := s.processReplica(pod)
 		if step.Action != "" {
 			stage = append(stage, step)
 		}
@@ -242,11 +242,11 @@ func (s *sync) keep() (stage Stage, more bool, err error) {
 			return stage, false, nil
 		}
 	}
-	more, err = fill(start(s.Set) + replicas(s.Set))
-	return stage, more, err
+	proceed, err = fill(start(s.Set) + replicas(s.Set))
+	return stage, proceed, err
 }
 
-// create returns the step that makes the pod of an ordinal, or that it must wait.
+// create plans the creation of the pod with this ordinal, or reports that it must wait.
 func (s *sync) create(ordinal int) (step Step, wait bool, err error) {
 	r := s.Update
 	if s.fromCurrent(ordinal) {
@@ -269,7 +269,7 @@ func (s *sync) create(ordinal int) (step Step, wait bool, err error) {
 	return step, false, nil
 }
 
-// fromCurrent reports whether a missing pod comes back at the current revision (W3.30–W3.32).
+// fromCurrent reports whether a missing pod is created from the current revision (W3.30–W3.32).
 func (s *sync) fromCurrent(ordinal int) bool {
 	index := ordinal - start(s.Set)
 	if r := s.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {
@@ -285,7 +285,7 @@ func partition(r *appsv1.RollingUpdateStatefulSetStrategy) int {
 	return int(*r.Partition)
 }
 
-// template is what a revision makes pods from.
+// template returns the pod template of a revision.
 func (s *sync) template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
 	if t, ok := s.templates[r]; ok {
 		return t, nil
@@ -305,8 +305,8 @@ func (s *sync) template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, 
 	return t, nil
 }
 
-// tend says what happens to a pod in range, and whether higher ordinals have to wait for it.
-func (s *sync) tend(pod member) (step Step, wait bool) {
+// processReplica plans the step for a pod in range, and reports whether higher ordinals wait for it.
+func (s *sync) processReplica(pod member) (step Step, wait bool) {
 	if workload.Terminal(pod.Pod) { // W3.41
 		if pod.DeletionTimestamp == nil {
 			step = Step{Action: Delete, Pod: pod.Pod}
@@ -320,7 +320,7 @@ func (s *sync) tend(pod member) (step Step, wait bool) {
 	}
 	if s.ordered && s.unavailable(pod.Pod) {
 		if !claims.Nothing() {
-			step = Step{Action: Supply, Pod: pod.Pod, Claims: claims}
+			step = Step{Action: EnsureClaims, Pod: pod.Pod, Claims: claims}
 		}
 		return step, true
 	}
@@ -335,15 +335,15 @@ func (s *sync) tend(pod member) (step Step, wait bool) {
 	case !HasIdentity(pod.Pod) || !storage || len(claims.Own) > 0 && pod.Status.Phase != corev1.PodPending:
 		step = Step{Action: Repair, Pod: pod.Pod, Claims: claims}
 	case pod.Status.Phase == corev1.PodPending && !claims.Nothing():
-		step = Step{Action: Supply, Pod: pod.Pod, Claims: claims}
+		step = Step{Action: EnsureClaims, Pod: pod.Pod, Claims: claims}
 	}
 	return step, false
 }
 
-// leave goes through the pods out of range, from the highest ordinal (W3.45, W3.46). A pod that has ended holds no
-// other back, and nothing holds it: it will never be available.
-func (s *sync) leave() (stage Stage, more bool) {
-	first := -1 // the first pod of the set that is unavailable; in order, replicas are not
+// processCondemned plans the deletion of condemned pods, highest ordinal first (W3.45, W3.46). Terminal pods neither block others
+// nor are blocked: they can never become available.
+func (s *sync) processCondemned() (stage Stage, proceed bool) {
+	first := -1 // the first unavailable pod of the set; with OrderedReady, all replicas are available
 	for i, pod := range s.condemned {
 		if s.unavailable(pod.Pod) && !workload.Terminal(pod.Pod) {
 			first = i
@@ -368,14 +368,14 @@ func (s *sync) leave() (stage Stage, more bool) {
 	return stage, true
 }
 
-// update deletes pods that another revision should make (W3.60–W3.67).
+// update plans the deletion of pods with an old revision (W3.60–W3.67).
 func (s *sync) update() (Stage, error) {
 	count := replicas(s.Set)
 	budget, err := maxUnavailable(s.Set)
 	if err != nil {
 		return nil, err
 	}
-	budget -= count - len(s.replicas) // those that are not there
+	budget -= count - len(s.replicas) // missing pods
 	for _, pod := range s.replicas {
 		if s.unavailable(pod.Pod) {
 			budget--
@@ -390,7 +390,7 @@ func (s *sync) update() (Stage, error) {
 			}
 		}
 	}
-	if !s.ordered { // what serves nobody goes first, and costs nothing
+	if !s.ordered { // unavailable pods first, regardless of the budget
 		walk(func(pod member) bool { return s.unavailable(pod.Pod) && !workload.Terminal(pod.Pod) })
 	}
 	walk(func(pod member) bool {
@@ -417,13 +417,13 @@ func maxUnavailable(set *appsv1.StatefulSet) (int, error) {
 	return max(n, 1), nil
 }
 
-// unavailable reports whether a pod does not count for its ordinal: it goes, or is not ready for long enough.
+// unavailable reports whether a pod is terminating or not available (W0.60).
 func (s *sync) unavailable(pod *corev1.Pod) bool {
 	available, _ := workload.Available(pod, s.Set.Spec.MinReadySeconds, s.Now)
 	return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || !available
 }
 
-// Changed reports whether a status has to be written (W3.77).
+// Changed reports whether the status must be written (W3.77).
 func Changed(before, after *appsv1.StatefulSetStatus) bool {
 	return after.ObservedGeneration > before.ObservedGeneration || after.Replicas != before.Replicas ||
 		after.ReadyReplicas != before.ReadyReplicas || after.AvailableReplicas != before.AvailableReplicas ||

@@ -275,7 +275,7 @@ func (w *world) sync() bool {
 			if failed {
 				break
 			}
-			did = did || step.Action != Supply || len(step.Claims.Create)+len(step.Claims.Own) > 0
+			did = did || step.Action != EnsureClaims || len(step.Claims.Create)+len(step.Claims.Own) > 0
 			failed = !w.do(step)
 			if step.Counted && !failed {
 				deleted++
@@ -304,7 +304,7 @@ func (w *world) sync() bool {
 
 func (w *world) do(step Step) bool {
 	name := step.Pod.Name
-	for _, c := range step.Claims.Foreign {
+	for _, c := range step.Claims.Conflicting {
 		w.printf("foreign claim %s", c)
 	}
 	for _, c := range step.Claims.Create {
@@ -312,8 +312,8 @@ func (w *world) do(step Step) bool {
 		w.claims[c.Name] = c
 		w.printf("claim %s", c.Name)
 	}
-	if len(step.Claims.Going) > 0 {
-		w.printf("%s %s fails: being deleted: %v", step.Action, name, step.Claims.Going)
+	if len(step.Claims.Terminating) > 0 {
+		w.printf("%s %s fails: being deleted: %v", step.Action, name, step.Claims.Terminating)
 		return false
 	}
 	switch step.Action {
@@ -336,7 +336,7 @@ func (w *world) do(step Step) bool {
 		GiveIdentity(w.set, p)
 		GiveStorage(w.set, p)
 		w.printf("repair %s", name)
-	case Supply:
+	case EnsureClaims:
 	}
 	for _, c := range step.Claims.Own {
 		n, changed := Own(w.claims[c], w.set, step.Pod)
