@@ -86,24 +86,21 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// nodeChanged wakes the sets that a change of a node affects (W4.4). The deletion of a node wakes the sets for which it
-// was eligible, because a pod that was just created for it can never be scheduled (W4.40).
+// nodeChanged wakes the sets for which a node becomes eligible or stops being so, and those that have a pod on a node
+// that appears (W4.4). Nodes that are deleted count, too: a pod that was just created for one can never be scheduled
+// (W4.40).
 func (c *Controller) nodeChanged(before, after metav1.Object) {
-	node, there := after.(*corev1.Node)
-	if !there {
-		gone, ok := before.(*corev1.Node)
-		if !ok {
-			return
-		}
-		node = gone
-	}
-	if old, ok := before.(*corev1.Node); ok && there && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+	old, existed := before.(*corev1.Node)
+	node, exists := after.(*corev1.Node)
+	if existed && exists && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		return
 	}
-	sets := map[types.UID]bool{} // that have a pod on the node
-	for _, p := range source.OnNode(c.Pods, node.Name) {
-		if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
-			sets[ref.UID] = true
+	there := map[types.UID]bool{} // sets that have a pod on a new node
+	if !existed && exists {
+		for _, p := range source.OnNode(c.Pods, node.Name) {
+			if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+				there[ref.UID] = true
+			}
 		}
 	}
 	for _, obj := range c.Sets.Objects().List() {
@@ -111,8 +108,15 @@ func (c *Controller) nodeChanged(before, after metav1.Object) {
 		if !ok {
 			continue
 		}
-		run, stay := daemonset.NewEligible(set).Of(node)
-		if has := sets[set.UID]; run && (!has || !there) || has && (!stay || set.Status.NumberMisscheduled > 0) {
+		var ran, stayed, run, stay bool
+		eligible := daemonset.NewEligible(set)
+		if existed {
+			ran, stayed = eligible.Of(old)
+		}
+		if exists {
+			run, stay = eligible.Of(node)
+		}
+		if ran != run || stayed != stay || there[set.UID] {
 			c.Add(set.Namespace + "/" + set.Name)
 		}
 	}

@@ -375,6 +375,16 @@ func TestNodes(t *testing.T) {
 		if pods := w.pods(); slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return daemonset.Target(p) == "d" }) {
 			t.Error("the pod for a node that is gone is still there, and nothing will ever bind it")
 		}
+		w.api.Remove(node("c", "")) // and it comes back before its pod is collected
+		synctest.Wait()
+		if n := w.set().Status.DesiredNumberScheduled; n != 0 {
+			t.Errorf("desired %d without nodes", n)
+		}
+		w.api.Put(node("c", "in"))
+		synctest.Wait()
+		if n := w.set().Status.DesiredNumberScheduled; n != 1 {
+			t.Errorf("desired %d with a node that has its pod", n)
+		}
 	})
 }
 
