@@ -114,7 +114,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if s.encryption, err = storage.LoadEncryption(ctx, cfg.EncryptionConfig); err != nil {
 		return nil, err
 	}
-	if s.structured, err = auth.NewStructured(keys, auth.StructuredConfig{File: cfg.AuthenticationConfig, Own: tokens.DefaultIssuer}); err != nil {
+	if s.structured, err = auth.NewStructured(keys, auth.StructuredConfig{File: cfg.AuthenticationConfig, OwnIssuer: tokens.DefaultIssuer}); err != nil {
 		return nil, err
 	}
 	// The engine is bound by the disk, building the scheme by the processor.

@@ -60,7 +60,7 @@ func newRemote(cfg Config, o *apiregistrationv1.APIService) *remote {
 	return r
 }
 
-func (r *remote) same(o *apiregistrationv1.APIService) bool {
+func (r *remote) serves(o *apiregistrationv1.APIService) bool {
 	return equality.Semantic.DeepEqual(r.spec, o.Spec)
 }
 
@@ -183,7 +183,7 @@ func (r *remote) report(ctx context.Context, client clientset.Interface) (err er
 	}
 	services := client.ApiregistrationV1().APIServices()
 	o, err := services.Get(ctx, r.name, metav1.GetOptions{})
-	if err != nil || !r.same(o) {
+	if err != nil || !r.serves(o) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

@@ -94,7 +94,7 @@ func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 		s.list(group)
 		s.aggregated.RemoveGroupVersion(metav1.GroupVersion(gv))
 		return
-	case old != nil && old.same(o):
+	case old != nil && old.serves(o):
 		return
 	}
 	s.remotes[gv] = newRemote(s.cfg, o)

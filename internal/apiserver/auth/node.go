@@ -169,12 +169,12 @@ func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes)
 			if refused := onlyGet(a); refused != "" {
 				return refused, nil
 			}
-			return n.own(ctx, node, a, n.leadsToVolume)
+			return n.onlyIfOwned(ctx, node, a, n.leadsToVolume)
 		case attachmentResource:
 			if refused := onlyGet(a); refused != "" {
 				return refused, nil
 			}
-			return n.own(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }))
+			return n.onlyIfOwned(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }))
 		case podCertResource:
 			return n.podCertificate(ctx, node, a)
 		case sliceResource:
@@ -337,8 +337,8 @@ func isOf[T runtime.Object](name func(T) string) relation {
 	}
 }
 
-// own decides by what is stored of an object.
-func (n *Node) own(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string, error) {
+// onlyIfOwned decides by what is stored of an object.
+func (n *Node) onlyIfOwned(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string, error) {
 	if a.GetName() == "" {
 		return unnamed, nil
 	}
@@ -379,7 +379,7 @@ func (n *Node) pod(ctx context.Context, node string, a authorizer.Attributes) (s
 	default:
 		return refusal, nil
 	}
-	return n.own(ctx, node, a, isOf(func(p *corev1.Pod) string { return p.Spec.NodeName }))
+	return n.onlyIfOwned(ctx, node, a, isOf(func(p *corev1.Pod) string { return p.Spec.NodeName }))
 }
 
 func (n *Node) slice(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
@@ -395,7 +395,7 @@ func (n *Node) slice(ctx context.Context, node string, a authorizer.Attributes) 
 		}
 		return "can only list/watch/deletecollection resourceslices with nodeName field selector", nil
 	case "get", "update", "patch", "delete":
-		return n.own(ctx, node, a, isOf(func(s *resourcev1.ResourceSlice) string {
+		return n.onlyIfOwned(ctx, node, a, isOf(func(s *resourcev1.ResourceSlice) string {
 			if s.Spec.NodeName == nil {
 				return ""
 			}
@@ -418,7 +418,7 @@ func (n *Node) podCertificate(ctx context.Context, node string, a authorizer.Att
 		}
 		return "can only list/watch podcertificaterequests with nodeName field selector", nil
 	case "get":
-		return n.own(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
+		return n.onlyIfOwned(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
 	}
 	return fmt.Sprintf("nodes may not %s podcertificaterequests", a.GetVerb()), nil
 }

@@ -29,9 +29,9 @@ import (
 type StructuredConfig struct {
 	// File holds an AuthenticationConfiguration (apiserver.config.k8s.io).
 	File string
-	// Own is the issuer of service account tokens: no other may call itself so.
+	// OwnIssuer is the issuer of service account tokens: no other may call itself so.
 	// It is also the audience that a TokenReview of a foreign token is told.
-	Own string
+	OwnIssuer string
 }
 
 // Structured authenticates by the user's file: JWTs of issuers outside, and
@@ -92,7 +92,7 @@ func (s *Structured) generation(ctx context.Context, data string, before *genera
 	if err != nil {
 		return nil, err
 	}
-	compiler, own := authenticationcel.NewDefaultCompiler(), []string{s.cfg.Own}
+	compiler, own := authenticationcel.NewDefaultCompiler(), []string{s.cfg.OwnIssuer}
 	if err := validation.ValidateAuthenticationConfiguration(compiler, cfg, own).ToAggregate(); err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *Structured) AuthenticateToken(ctx context.Context, token string) (*auth
 		return nil, false, nil
 	}
 	if _, ok := authenticator.AudiencesFrom(ctx); !ok {
-		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{s.cfg.Own})
+		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{s.cfg.OwnIssuer})
 	}
 	return s.current.Load().tokens.AuthenticateToken(ctx, token)
 }

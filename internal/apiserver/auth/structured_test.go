@@ -113,7 +113,7 @@ func newStructured(t *testing.T, text string) *Structured {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "authentication.yaml")
 	replace(t, file, text)
-	s, err := NewStructured(t.Context(), StructuredConfig{File: file, Own: own})
+	s, err := NewStructured(t.Context(), StructuredConfig{File: file, OwnIssuer: own})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestStructuredRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "authentication.yaml")
 			replace(t, file, c.text)
-			_, err := NewStructured(t.Context(), StructuredConfig{File: file, Own: own})
+			_, err := NewStructured(t.Context(), StructuredConfig{File: file, OwnIssuer: own})
 			if !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), file) {
 				t.Errorf("got %v, want %q", err, c.err)
 			}

@@ -24,7 +24,7 @@ const (
 	houseworkPeriod   = time.Second
 	idlePeriod        = 10 * time.Second
 	// Parts of this process want a bookmark after their first list only.
-	ownAttention = 5 * time.Second
+	inProcessAttention = 5 * time.Second
 )
 
 // cacheClock is the clock of a watch cache on an embedded store. It sets the cache's
@@ -51,8 +51,8 @@ func (p *cacheClock) client() (left func()) {
 	}
 }
 
-// own notes a watch of a part of this process.
-func (p *cacheClock) own() { p.attend(0, time.Now().Add(ownAttention)) }
+// inProcess notes a watch of a part of this process.
+func (p *cacheClock) inProcess() { p.attend(0, time.Now().Add(inProcessAttention)) }
 
 func (p *cacheClock) attend(clients int, until time.Time) {
 	p.mu.Lock()

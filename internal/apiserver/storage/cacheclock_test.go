@@ -54,7 +54,7 @@ func TestHouseworkWaits(t *testing.T) {
 			housework.Reset(time.Second)
 		}
 		next(idlePeriod)
-		time.AfterFunc(4*time.Second, p.own)
+		time.AfterFunc(4*time.Second, p.inProcess)
 		next(5 * time.Second) // it is due one second after the watch
 		for range 5 {
 			next(houseworkPeriod)

@@ -16,7 +16,7 @@ import (
 // upstream's, and are encoded by codec (their builder may replace it). Their watch
 // caches begin with the first watch and end with the storage.
 func (o *Options) Foreign(codec runtime.Codec, encode runtime.GroupVersioner) *Foreign {
-	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers, caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced, own: o.own, foreign: true}, codec: codec, encode: encode}
+	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers, caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced, inProcess: o.inProcess, foreign: true}, codec: codec, encode: encode}
 }
 
 // Foreign implements generic.RESTOptionsGetter for kinds of another registry.

@@ -32,7 +32,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, ctx := openClasses(t, Eager), t.Context()
 			if own {
-				ctx = asOwn(ctx)
+				ctx = asPart(ctx)
 			}
 			if _, err := c.options.Wait(ctx, time.Minute); err != nil {
 				t.Fatal(err)

@@ -24,7 +24,7 @@ type lazyCache struct {
 	storage.Interface        // the engine's
 	root              string // the key of all objects
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
-	own               func(context.Context) bool // says whether a part of this process asks
+	inProcess         func(context.Context) bool // says whether a part of this process asks
 	clock             *cacheClock                // the cache's clock; nil on an external store
 	newObject         func() runtime.Object
 	kind              schema.GroupResource
@@ -78,7 +78,7 @@ func (l *lazyCache) begin(ctx context.Context) (queuedCache, error) {
 	if p := l.cached.Load(); p != nil { // meanwhile
 		return *p, nil
 	}
-	p := newQueuedCache(cache, delegator, l.Interface, l.kind, l.root, l.own, l.clock, l.newObject)
+	p := newQueuedCache(cache, delegator, l.Interface, l.kind, l.root, l.inProcess, l.clock, l.newObject)
 	if l.stopped {
 		p.shared.close()
 	}
@@ -140,7 +140,7 @@ func (l *lazyCache) Watch(ctx context.Context, key string, opts storage.ListOpti
 // nil where a cache is due: for a part of the objects, when there is one, and for
 // a client, which may stop reading: the engine's queue has no limit.
 func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.own(ctx) {
+	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.inProcess(ctx) {
 		return nil, nil
 	}
 	l.mu.Lock()
@@ -165,7 +165,7 @@ func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListO
 // the version of a write that no cache saw.
 func (l *lazyCache) watch(ctx context.Context, cached queuedCache, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {
-		return watchEngine(ctx, l.Interface, l.own(ctx), key, opts)
+		return watchEngine(ctx, l.Interface, l.inProcess(ctx), key, opts)
 	}
 	return cached.Watch(ctx, key, opts)
 }

@@ -20,10 +20,10 @@ import (
 	"carob/internal/kinds/scheme"
 )
 
-// ownKey marks the contexts of parts of this process in these tests.
-type ownKey struct{}
+// inProcessKey marks the contexts of parts of this process in these tests.
+type inProcessKey struct{}
 
-func asOwn(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
+func asPart(ctx context.Context) context.Context { return context.WithValue(ctx, inProcessKey{}, true) }
 
 // classes is a store of priority classes, which these tests take as a kind with
 // namespaces: a key is all that a store knows of them.
@@ -44,7 +44,7 @@ func openClasses(t *testing.T, caching Caching) classes {
 	}
 	e := open(t, filepath.Join(t.TempDir(), "etcd"))
 	o := NewOptions(e, set, func(schema.GroupResource) Caching { return caching }, Plain,
-		func(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil })
+		func(ctx context.Context) bool { return ctx.Value(inProcessKey{}) != nil })
 	t.Cleanup(o.Close)
 	s, destroy := decorate(t, o, classesRoot)
 	return classes{s, e, o, destroy}
@@ -178,10 +178,10 @@ func (c classes) hasCache() bool { return c.Interface.(*lazyCache).cached.Load()
 func TestLazyDirectWatch(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "a", "one")
-	direct := c.watch(t, asOwn(t.Context()), classesRoot, initial())
+	direct := c.watch(t, asPart(t.Context()), classesRoot, initial())
 	expect(t, direct, "ADDED one=0", "END OF INITIAL EVENTS")
 	two := c.create(t, "b", "two")
-	later := c.watch(t, asOwn(t.Context()), classesRoot, all(two.ResourceVersion))
+	later := c.watch(t, asPart(t.Context()), classesRoot, all(two.ResourceVersion))
 	c.update(t, "a", "one", 1)
 	c.remove(t, "a", "one")
 	expect(t, direct, "ADDED two=0", "MODIFIED one=1", "DELETED one=1")
@@ -196,7 +196,7 @@ func TestLazyDirectWatch(t *testing.T) {
 	}
 	// A client may know a version from before the cache, and a part of this process now uses the cache.
 	before := c.watch(t, t.Context(), classesRoot, all(two.ResourceVersion))
-	cached := c.watch(t, asOwn(t.Context()), classesRoot, initial())
+	cached := c.watch(t, asPart(t.Context()), classesRoot, initial())
 	expect(t, cached, "ADDED two=0", "END OF INITIAL EVENTS")
 	c.update(t, "b", "two", 2)
 	expect(t, before, "MODIFIED one=1", "DELETED one=1", "MODIFIED two=2")
@@ -209,7 +209,7 @@ func TestLazyDirectWatch(t *testing.T) {
 			t.Errorf("%s: %s after the end", name, tell(e))
 		}
 	}
-	if _, err := c.Watch(asOwn(t.Context()), classesRoot, all("")); err == nil {
+	if _, err := c.Watch(asPart(t.Context()), classesRoot, all("")); err == nil {
 		t.Error("a watch of a storage that is destroyed")
 	}
 }
@@ -219,7 +219,7 @@ func TestLazyDirectWatch(t *testing.T) {
 func TestProgressIsNoBookmark(t *testing.T) {
 	c := openClasses(t, Lazy)
 	one := c.create(t, "a", "one")
-	direct := c.watch(t, asOwn(t.Context()), classesRoot, all(one.ResourceVersion))
+	direct := c.watch(t, asPart(t.Context()), classesRoot, all(one.ResourceVersion))
 	c.update(t, "a", "one", 1)
 	expect(t, c.watch(t, t.Context(), classesRoot, initial()), "ADDED one=1", "END OF INITIAL EVENTS")
 	before := c.watch(t, t.Context(), classesRoot, all(one.ResourceVersion))
@@ -246,9 +246,9 @@ func TestLazyMakesCache(t *testing.T) {
 	single := all("")
 	single.Recursive = false
 	for name, tc := range map[string]struct {
-		own  bool
-		key  string
-		opts storage.ListOptions
+		inProcess bool
+		key       string
+		opts      storage.ListOptions
 	}{
 		"client":    {false, classesRoot, all("")},
 		"namespace": {true, classesRoot + "/a", all("")},
@@ -259,8 +259,8 @@ func TestLazyMakesCache(t *testing.T) {
 			c := openClasses(t, Lazy)
 			c.create(t, "a", "one")
 			ctx := t.Context()
-			if tc.own {
-				ctx = asOwn(ctx)
+			if tc.inProcess {
+				ctx = asPart(ctx)
 			}
 			expect(t, c.watch(t, ctx, tc.key, tc.opts), "ADDED one=0")
 			if !c.hasCache() || len(c.Interface.(*lazyCache).direct) != 0 {
@@ -276,7 +276,7 @@ func TestLazyForgetsWatches(t *testing.T) {
 	c := openClasses(t, Lazy)
 	l := c.Interface.(*lazyCache)
 	first := c.create(t, "a", "one")
-	ctx, cancel := context.WithCancel(asOwn(t.Context()))
+	ctx, cancel := context.WithCancel(asPart(t.Context()))
 	w := c.watch(t, ctx, classesRoot, all(""))
 	expect(t, w, "ADDED one=0")
 	cancel()
@@ -299,10 +299,10 @@ func TestLazyForgetsWatches(t *testing.T) {
 	if _, err := c.engine.Client.Compact(t.Context(), int64(now)); err != nil {
 		t.Fatal(err)
 	}
-	for _, ctx := range []context.Context{t.Context(), asOwn(t.Context())} {
+	for _, ctx := range []context.Context{t.Context(), asPart(t.Context())} {
 		e := <-c.watch(t, ctx, classesRoot, all(first.ResourceVersion)).ResultChan()
 		if err := apierrors.FromObject(e.Object); e.Type != watch.Error || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			t.Errorf("own %v: %s %v, want 410", ctx.Value(ownKey{}), e.Type, e.Object)
+			t.Errorf("part %v: %s %v, want 410", ctx.Value(inProcessKey{}), e.Type, e.Object)
 		}
 	}
 }

@@ -42,7 +42,7 @@ type Options struct {
 	stopCompactor func()
 	allUncached   bool
 	foreign       bool // see Foreign
-	own           func(context.Context) bool
+	inProcess     func(context.Context) bool
 	paced         time.Time // when the paces of the watch caches begin; zero on an external store
 
 	mu     sync.Mutex
@@ -76,9 +76,9 @@ const (
 // NewOptions returns the options of kinds stored in e, cached as caching says and
 // kept as transformers says. own says whether a request's context is that of a
 // part of this process.
-func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers, own func(context.Context) bool) *Options {
+func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers, inProcess func(context.Context) bool) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
-	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, own: own, codecs: map[string]codec{},
+	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, inProcess: inProcess, codecs: map[string]codec{},
 		compactor: compactor, stopCompactor: compactor.Stop}
 	if e.server != nil {
 		o.paced = time.Now()
@@ -202,12 +202,12 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	root := strings.Trim(prefix, "/")
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		b := newQueuedEngine(raw, root, o.own, newFunc)
+		b := newQueuedEngine(raw, root, o.inProcess, newFunc)
 		b.shared.kind = c.GroupResource
 		return b, func() { b.shared.close(); stored.Close() }, nil
 	}
 	clk, paced := o.clock()
-	cached := &lazyCache{Interface: raw, root: root, own: o.own, clock: paced, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
 			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
@@ -234,7 +234,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 	o.mu.Lock()
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
-	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.own, paced, newFunc)
+	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.inProcess, paced, newFunc)
 	return p, func() { p.shared.close(); destroy() }, nil
 }
 

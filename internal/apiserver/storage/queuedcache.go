@@ -18,17 +18,17 @@ import (
 // pointers to what the cache holds anyway.
 type queuedCache struct {
 	*cacher.CacheDelegator
-	own    func(context.Context) bool // says whether a part of this process asks
-	clock  *cacheClock                // of the cache; nil on an external store
-	shared *sharedWatch               // for clients
-	cut    *cut
+	inProcess func(context.Context) bool // says whether a part of this process asks
+	clock     *cacheClock                // of the cache; nil on an external store
+	shared    *sharedWatch               // for clients
+	cut       *cut
 }
 
 // newQueuedCache returns the store of a cache whose changes engine keeps. It cuts the cache's
 // history when the process becomes quiet, until its shared watch is closed.
-func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, own func(context.Context) bool, clock *cacheClock,
+func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, inProcess func(context.Context) bool, clock *cacheClock,
 	newObject func() runtime.Object) queuedCache {
-	p := queuedCache{CacheDelegator: d, own: own, clock: clock, cut: &cut{engine: engine}}
+	p := queuedCache{CacheDelegator: d, inProcess: inProcess, clock: clock, cut: &cut{engine: engine}}
 	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)
 	p.shared.kind = kind
 	var ok bool
@@ -41,9 +41,9 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 // Watch implements storage.Interface.
 func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if p.cut.has(opts) {
-		return watchEngine(ctx, p.cut.engine, p.own(ctx), key, opts)
+		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
 	}
-	if p.own(ctx) {
+	if p.inProcess(ctx) {
 		return p.single(ctx, key, opts)
 	}
 	return p.shared.Watch(ctx, key, opts)
@@ -61,8 +61,8 @@ func (p queuedCache) single(ctx context.Context, key string, opts storage.ListOp
 	var left func()
 	switch {
 	case p.clock == nil || !opts.Predicate.AllowWatchBookmarks:
-	case p.own(ctx):
-		p.clock.own()
+	case p.inProcess(ctx):
+		p.clock.inProcess()
 	default:
 		left = p.clock.client()
 	}

@@ -11,19 +11,19 @@ import (
 // queuedEngine is the engine's store where clients watch it without a cache.
 type queuedEngine struct {
 	storage.Interface
-	own    func(context.Context) bool // says whether a part of this process asks
-	shared *sharedWatch               // for clients
+	inProcess func(context.Context) bool // says whether a part of this process asks
+	shared    *sharedWatch               // for clients
 }
 
-func newQueuedEngine(engine storage.Interface, root string, own func(context.Context) bool, newObject func() runtime.Object) queuedEngine {
-	return queuedEngine{engine, own, newSharedWatch(engine, root, 1, nil, newObject, func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func newQueuedEngine(engine storage.Interface, root string, inProcess func(context.Context) bool, newObject func() runtime.Object) queuedEngine {
+	return queuedEngine{engine, inProcess, newSharedWatch(engine, root, 1, nil, newObject, func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 		return watchEngine(ctx, engine, false, key, opts)
 	})}
 }
 
 // Watch implements storage.Interface.
 func (b queuedEngine) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if b.own(ctx) {
+	if b.inProcess(ctx) {
 		return watchEngine(ctx, b.Interface, true, key, opts)
 	}
 	return b.shared.Watch(ctx, key, opts)

@@ -98,12 +98,12 @@ func (m *subscriber) hasGone() bool {
 }
 
 // start passes a watch of its own on until it has heard all that it is to begin with, and joins.
-func (m *subscriber) start(own watch.Interface) {
+func (m *subscriber) start(initial watch.Interface) {
 	defer m.pump()
-	defer own.Stop()
+	defer initial.Stop()
 	for {
 		select {
-		case ev, ok := <-own.ResultChan():
+		case ev, ok := <-initial.ResultChan():
 			if !ok {
 				m.mu.Lock()
 				m.over = true

@@ -100,10 +100,10 @@ func TestMemberBookmarkAtTheEnd(t *testing.T) {
 func TestMemberStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)
-		own := watch.NewFake()
+		first := watch.NewFake()
 		m := newSubscriber(t.Context(), h, "", initial(), true)
-		go m.start(own)
-		own.Add(classAt(3).Object)
+		go m.start(first)
+		first.Add(classAt(3).Object)
 		if ev := <-m.ResultChan(); versionOf(ev) != 3 {
 			t.Errorf("%v", ev)
 		}
@@ -112,7 +112,7 @@ func TestMemberStops(t *testing.T) {
 		if ev, open := <-m.ResultChan(); open {
 			t.Errorf("%v after the end", ev)
 		}
-		if !own.IsStopped() {
+		if !first.IsStopped() {
 			t.Error("its own watch goes on")
 		}
 		if h.join(m, 10) || len(h.subscribers) != 0 {
@@ -133,9 +133,9 @@ func TestMemberStopsBeforeItsStart(t *testing.T) {
 			m := newSubscriber(ctx, h, "", initial(), true)
 			cancel()
 			synctest.Wait() // it was stopped
-			own := watch.NewFakeWithChanSize(1, false)
-			own.Add(classAt(3).Object)
-			m.start(own)
+			first := watch.NewFakeWithChanSize(1, false)
+			first.Add(classAt(3).Object)
+			m.start(first)
 			if ev, open := <-m.ResultChan(); open && versionOf(ev) != 3 {
 				t.Errorf("%v after the end", ev)
 			}

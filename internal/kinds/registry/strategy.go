@@ -111,7 +111,7 @@ func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if !s.Resource.NoGeneration && !s.Resource.GenerationFromZero {
 		objectMeta(obj).SetGeneration(1)
 	}
-	s.dropGated(obj, nil)
+	s.dropDisabledFields(obj, nil)
 	if s.Resource.PrepareCreate != nil {
 		s.Resource.PrepareCreate(ctx, obj)
 	}
@@ -124,7 +124,7 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	if s.Resource.Status {
 		o.Field(s.status).Set(p.Field(s.status))
 	}
-	s.dropGated(obj, old)
+	s.dropDisabledFields(obj, old)
 	m, om := objectMeta(obj), objectMeta(old)
 	if !s.Resource.NoGeneration {
 		m.SetGeneration(om.GetGeneration())
@@ -140,8 +140,8 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	}
 }
 
-// dropGated drops fields of the pods that obj makes; old is nil for a create.
-func (s *Strategy) dropGated(obj, old runtime.Object) {
+// dropDisabledFields drops fields of the pods that obj makes; old is nil for a create.
+func (s *Strategy) dropDisabledFields(obj, old runtime.Object) {
 	if s.Resource.Template == nil {
 		return
 	}

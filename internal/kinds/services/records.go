@@ -134,7 +134,7 @@ func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Servi
 // Range returns the ServiceCIDR object of the allocator's own ranges.
 func (a *Allocator) Range() *networkingv1.ServiceCIDR {
 	c := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: RangeName, Finalizers: []string{RangeFinalizer}}}
-	for _, p := range a.own {
+	for _, p := range a.configured {
 		c.Spec.CIDRs = append(c.Spec.CIDRs, p.String())
 	}
 	return c
@@ -148,7 +148,7 @@ func Ready(c *networkingv1.ServiceCIDR) {
 
 // objects is the book of a running server.
 type objects struct {
-	own                []netip.Prefix
+	configured         []netip.Prefix
 	ranged, recordings *registry.Store
 }
 
@@ -179,7 +179,7 @@ func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]address
 		}
 		return nil
 	})
-	for _, p := range b.own {
+	for _, p := range b.configured {
 		if !shown && familyOf(p.Addr()) == family {
 			first = append(first, rangeOf(p))
 		}

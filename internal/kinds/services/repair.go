@@ -292,7 +292,7 @@ func (b *objects) prefixes(ctx context.Context) ([]netip.Prefix, error) {
 		return nil
 	})
 	if !shown {
-		out = append(out, b.own...)
+		out = append(out, b.configured...)
 	}
 	return out, nil
 }

@@ -24,10 +24,10 @@ import (
 
 // Allocator owns the service addresses and node ports.
 type Allocator struct {
-	own      []netip.Prefix    // as the server was started, the default family first
-	families []corev1.IPFamily // of own
-	ports    *ports
-	bound    atomic.Pointer[book]
+	configured []netip.Prefix    // as the server was started, the default family first
+	families   []corev1.IPFamily // of configured
+	ports      *ports
+	bound      atomic.Pointer[book]
 }
 
 // NewAllocator returns an allocator for one range of addresses, or for one of each
@@ -43,7 +43,7 @@ func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, erro
 		if err := checkRange(cidr); err != nil {
 			return nil, err
 		}
-		a.own = append(a.own, cidr.Masked())
+		a.configured = append(a.configured, cidr.Masked())
 		a.families = append(a.families, familyOf(cidr.Addr()))
 	}
 	var err error
@@ -52,11 +52,11 @@ func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, erro
 }
 
 // FirstIP is the address kept for the kubernetes Service.
-func (a *Allocator) FirstIP() netip.Addr { return rangeOf(a.own[0]).first() }
+func (a *Allocator) FirstIP() netip.Addr { return rangeOf(a.configured[0]).first() }
 
 // Bind says where ServiceCIDRs and IPAddresses are kept from now on.
 func (a *Allocator) Bind(ranges, addresses *registry.Store) {
-	a.bind(&objects{own: a.own, ranged: ranges, recordings: addresses})
+	a.bind(&objects{configured: a.configured, ranged: ranges, recordings: addresses})
 }
 
 func (a *Allocator) bind(b book) { a.bound.Store(&b) }
