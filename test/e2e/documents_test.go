@@ -240,7 +240,7 @@ func get(t *testing.T, url string) string {
 	var res *http.Response
 	// A server needs a moment between the start of its process and its listen.
 	testwait.Until(t, "get "+url, func() (err error) {
-		res, err = http.DefaultClient.Do(req) //nolint:bodyclose // below
+		res, err = http.DefaultClient.Do(req)
 		return err
 	})
 	defer res.Body.Close()

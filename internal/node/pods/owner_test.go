@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -231,7 +232,7 @@ func TestAtRest(t *testing.T) {
 		if v, ok := w.Get("ns", "a"); w.count["a"] != steps || !ok || v.Status.Phase != corev1.PodSucceeded || v.Life != podlife.Finished {
 			t.Errorf("%d Steps more; readers see %+v", w.count["a"]-steps, v)
 		}
-		if err := w.Stop("a", podlife.Stop{}); err != ErrUnknown {
+		if err := w.Stop("a", podlife.Stop{}); !errors.Is(err, ErrUnknown) {
 			t.Errorf("stopped: %v", err)
 		}
 		w.Update("api", deleted(a))

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
@@ -108,12 +111,12 @@ func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 	case !running:
 		s.serveAttach(w, req, id, o, s.attachEnded)
 	case s.cfg.Attacher != nil:
-		s.serveAttach(w, req, id, o, s.attachLive)
+		s.serveAttach(w, req, id, o, s.attachLive(pod.UID))
 	default:
 		res, err := s.cfg.Runtime.Attach(req.Context(), &cri.AttachRequest{
 			ContainerId: id, Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
 		})
-		if err != nil && s.shown.has(id) && s.hasEnded(req.Context(), id) {
+		if err != nil && s.shown.has(id) && s.ends(req.Context(), pod.UID, id) {
 			s.serveAttach(w, req, id, o, s.attachEnded)
 			return
 		}
@@ -144,17 +147,19 @@ func (s *Server) serveAttach(w http.ResponseWriter, req *http.Request, id string
 }
 
 // attachLive attaches to a container that ran a moment ago.
-func (s *Server) attachLive(
-	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
-) error {
-	err := s.cfg.Attacher.AttachContainer(ctx, id, in, out, errw, tty, resize)
-	switch {
-	case err == nil:
-		s.shown.forget(id) // the client had the rest from the runtime
-	case ctx.Err() == nil && s.shown.has(id) && s.hasEnded(ctx, id):
-		return s.attachEnded(ctx, id, in, out, errw, tty, resize)
+func (s *Server) attachLive(uid types.UID) attaching {
+	return func(
+		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+	) error {
+		err := s.cfg.Attacher.AttachContainer(ctx, id, in, out, errw, tty, resize)
+		switch {
+		case err == nil:
+			s.shown.forget(id) // the client had the rest from the runtime
+		case s.shown.has(id) && s.ends(ctx, uid, id):
+			return s.attachEnded(ctx, id, in, out, errw, tty, resize)
+		}
+		return err
 	}
-	return err
 }
 
 // attachEnded sends what the log has since it was shown.
@@ -179,10 +184,29 @@ func (s *Server) attachEnded(
 	return err
 }
 
-// hasEnded asks the runtime: its word is newer than what the agent has seen.
-func (s *Server) hasEnded(ctx context.Context, id string) bool {
-	st, err := s.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-	return err == nil && st.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED
+// endTimeout is how long the end of a container that can't be attached to is waited for.
+const endTimeout = 500 * time.Millisecond
+
+// ends reports whether a container that can't be attached to has ended. Who holds its
+// streams knows that a moment before the runtime does, whose word makes the pod change.
+func (s *Server) ends(ctx context.Context, uid types.UID, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for {
+		changed := s.cfg.Pods.Changed(uid)
+		st, err := s.cfg.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		switch {
+		case err != nil:
+			return status.Code(err) == codes.NotFound // removed
+		case st.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED:
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // Bounds of telling the runtime that a log is shown.

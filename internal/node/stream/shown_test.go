@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,7 +115,9 @@ func TestLogShownFails(t *testing.T) {
 type attacher struct {
 	*world
 	attach func(out io.Writer) error
-	state  cri.ContainerState
+	state  atomic.Int32 // a cri.ContainerState
+	later  bool         // it is known only after somebody has asked
+	asked  atomic.Bool
 }
 
 func (a *attacher) AttachContainer(
@@ -125,10 +128,15 @@ func (a *attacher) AttachContainer(
 
 func (a *attacher) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
 	res, err := a.world.ContainerStatus(ctx, req)
-	if err == nil {
-		res.Status.State = a.state
+	if err != nil {
+		return res, err
 	}
-	return res, err
+	res.Status.State = cri.ContainerState(a.state.Load())
+	if a.later && !a.asked.Swap(true) {
+		res.Status.State = cri.ContainerState_CONTAINER_RUNNING
+		a.change(func() {})
+	}
+	return res, nil
 }
 
 // kubectl run reads the log and attaches then. Whatever the container does between the two,
@@ -140,6 +148,7 @@ func TestAttachAfterTheLog(t *testing.T) {
 		log     bool // the log was read before
 		ended   bool // the agent knows of the end
 		state   cri.ContainerState
+		later   bool // the runtime knows of the end a moment later
 		attach  func(io.Writer) error
 		out     string
 		refused string
@@ -148,6 +157,8 @@ func TestAttachAfterTheLog(t *testing.T) {
 		{name: "it has ended", log: true, ended: true, state: cri.ContainerState_CONTAINER_EXITED, out: "two\noops\n"},
 		{name: "it ends meanwhile, and its monitor", log: true, state: cri.ContainerState_CONTAINER_EXITED,
 			attach: func(io.Writer) error { return errors.New("no monitor") }, out: "two\noops\n"},
+		{name: "it ends meanwhile, its monitor knows first", log: true, state: cri.ContainerState_CONTAINER_EXITED, later: true,
+			attach: func(io.Writer) error { return errors.New("not running") }, out: "two\noops\n"},
 		{name: "it runs and can't be attached to", log: true, state: cri.ContainerState_CONTAINER_RUNNING,
 			attach: func(io.Writer) error { return errors.New("no monitor") }, refused: "no monitor"},
 		{name: "it has ended, the log was not read", ended: true, state: cri.ContainerState_CONTAINER_EXITED, refused: `container not found ("c")`},
@@ -176,7 +187,9 @@ func TestAttachAfterTheLog(t *testing.T) {
 				if _, err := io.WriteString(f, line); err != nil {
 					t.Fatal(err)
 				}
-				a.state = tc.state
+				a.state.Store(int32(tc.state))
+				a.asked.Store(false) // the log has asked
+				a.later = tc.later
 				if tc.ended {
 					w.change(func() { delete(w.running, "c") })
 				}

@@ -21,13 +21,15 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 		return err
 	}
 	b := make([]byte, 64<<10)
-	n, err := conn.Read(b)
-	if err != nil {
-		return err
-	}
-	a, err := wire.Parse(b[:n])
-	if err != nil {
-		return err
+	var a wire.Message
+	for a.Code != replyDone { // what the monitor tells of all containers comes to every line, also before the answer
+		n, err := conn.Read(b)
+		if err != nil {
+			return err
+		}
+		if a, err = wire.Parse(b[:n]); err != nil {
+			return err
+		}
 	}
 	if a.N[0] != 0 {
 		return unix.Errno(a.N[0])

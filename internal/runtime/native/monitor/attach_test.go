@@ -1,0 +1,60 @@
+package monitor
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/runtime/native/wire"
+)
+
+// A line to a monitor hears of the ends of all containers from the moment it is there. Such a
+// word before the answer to an attach is none: exit code 1 is no error, and 0 no success.
+func TestEndBeforeTheAnswer(t *testing.T) {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(t.TempDir(), "sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, tc := range []struct {
+		code, answer int64
+		out          string
+		want         error
+	}{{1, 0, "held", nil}, {0, 0, "held", nil}, {0, int64(unix.ESRCH), "", unix.ESRCH}} {
+		served := make(chan error, 1)
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				served <- err
+				return
+			}
+			defer conn.Close()
+			_, err = conn.Read(make([]byte, 4096))
+			for _, m := range []wire.Message{{Code: eventExit, N: [4]int64{tc.code}, S: [4]string{"other"}}, {Code: replyDone, N: [4]int64{tc.answer}}} {
+				_, werr := conn.Write(m.Append(nil))
+				err = errors.Join(err, werr)
+			}
+			if tc.answer == 0 {
+				_, werr := conn.Write(append([]byte{frameStdout}, "held"...))
+				err = errors.Join(err, werr)
+			}
+			served <- err
+		}()
+		conn, err := net.DialUnix("unixpacket", nil, l.Addr().(*net.UnixAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := Attach(t.Context(), conn, "c1", nil, &out, nil, nil); out.String() != tc.out || !errors.Is(err, tc.want) {
+			t.Errorf("another container ended with %d, the answer is %d: %q, %v", tc.code, tc.answer, out.String(), err)
+		}
+		conn.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
