@@ -43,12 +43,13 @@ func TestRunShowsOutputOnce(t *testing.T) {
 		if i%4 == 0 {
 			script = "echo one; echo two; echo three >&2"
 		}
+		script += fmt.Sprintf("; exit %d", i/4%2)
 		name := fmt.Sprintf("said-%d", i)
 		cmd := c.command(t.Context(), "run", name, "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0", "--command", "--", "sh", "-c", script)
 		cmd.Path = filepath.Join(filepath.Dir(carobBin), "kubectl") // 1.37's; older ones only attach
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatal(err)
+		if code := cmd.ProcessState.ExitCode(); code != i/4%2 {
+			t.Fatalf("%v: %s", err, out)
 		}
 		for _, line := range []string{"one\n", "two\n", "three\n"} {
 			if n := strings.Count("\n"+string(out), "\n"+line); n != 1 {
