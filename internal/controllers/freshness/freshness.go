@@ -40,8 +40,9 @@ type Tracker struct {
 // unseen are the writes to one kind that its watch has not shown.
 type unseen struct {
 	versions map[string]uint64    // by key, the newest
-	least    uint64               // of versions; 0 when there are none
+	least    uint64               // none of versions is below; 0 when there are none
 	deleted  map[types.UID]string // keys
+	doomed   map[string]int       // how many of deleted are a key's
 }
 
 // New returns the tracker of a controller that plans by these watches, before they
@@ -50,7 +51,7 @@ type unseen struct {
 func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
 	t := &Tracker{wake: wake, kinds: map[*source.Watch]*unseen{}}
 	for _, w := range watches {
-		t.kinds[w] = &unseen{versions: map[string]uint64{}, deleted: map[types.UID]string{}}
+		t.kinds[w] = &unseen{versions: map[string]uint64{}, deleted: map[types.UID]string{}, doomed: map[string]int{}}
 		if err := w.OnProgress(func(version uint64) { t.reached(w, version) }); err != nil {
 			return nil, fmt.Errorf("freshness: %w", err)
 		}
@@ -92,7 +93,9 @@ func (t *Tracker) wrote(key string, w *source.Watch, version uint64) bool {
 		return false
 	}
 	u.versions[key] = max(u.versions[key], version)
-	u.least = u.lowest()
+	if u.least == 0 || version < u.least {
+		u.least = version
+	}
 	return true
 }
 
@@ -101,10 +104,14 @@ func (t *Tracker) wrote(key string, w *source.Watch, version uint64) bool {
 func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.kinds[w].deleted[o.GetUID()] = key
-	// Looked at after it is noted: what the watch hears from now on comes to gone.
-	if obj, there, _ := w.Objects().GetByKey(name(o)); !there || uid(obj) != o.GetUID() || terminating(obj) {
-		delete(t.kinds[w].deleted, o.GetUID())
+	u := t.kinds[w]
+	if _, known := u.deleted[o.GetUID()]; known {
+		return
+	}
+	// What the watch hears from now on comes to gone, which waits for the lock.
+	if obj, there, _ := w.Objects().GetByKey(name(o)); there && uid(obj) == o.GetUID() && !terminating(obj) {
+		u.deleted[o.GetUID()] = key
+		u.doomed[key]++
 	}
 }
 
@@ -117,13 +124,8 @@ func (t *Tracker) Fresh(key string) bool {
 
 func (t *Tracker) fresh(key string) bool {
 	for w, u := range t.kinds {
-		if v := u.versions[key]; v > w.Version() {
+		if u.versions[key] > w.Version() || u.doomed[key] > 0 {
 			return false
-		}
-		for _, k := range u.deleted {
-			if k == key {
-				return false
-			}
 		}
 	}
 	return true
@@ -156,8 +158,14 @@ func (t *Tracker) gone(w *source.Watch, before, after metav1.Object) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if key, ok := t.kinds[w].deleted[o.GetUID()]; ok {
-		delete(t.kinds[w].deleted, o.GetUID())
+	u := t.kinds[w]
+	key, ok := u.deleted[o.GetUID()]
+	if !ok {
+		return
+	}
+	delete(u.deleted, o.GetUID())
+	if u.doomed[key]--; u.doomed[key] == 0 {
+		delete(u.doomed, key)
 		t.wakeFresh([]string{key})
 	}
 }

@@ -152,7 +152,7 @@ func TestRecreatedOwner(t *testing.T) {
 	_ = w.pods.Delete(pod("b", 16))
 	w.expect(t, "all gone", true)
 	for _, u := range w.kinds {
-		if len(u.versions)+len(u.deleted) != 0 || u.least != 0 {
+		if len(u.versions)+len(u.deleted)+len(u.doomed) != 0 || u.least != 0 {
 			t.Errorf("something is left: %+v", u)
 		}
 	}
