@@ -17,27 +17,27 @@ import (
 )
 
 // random moves the world by something that users, nodes or time do.
-func (w *world) random(t *rapid.T) {
+func (w *world) random(pick picker) {
 	names := slices.Sorted(maps.Keys(w.pods))
 	some := func() *corev1.Pod {
 		if len(names) == 0 {
 			return nil
 		}
-		return w.pod(rapid.SampledFrom(names).Draw(t, "pod"))
+		return w.pod(names[pick("pod", len(names))])
 	}
-	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	switch pick("what", 12) {
 	case 0:
-		w.set.Spec.Replicas = new(rapid.Int32Range(0, 6).Draw(t, "replicas"))
+		w.set.Spec.Replicas = new(int32(pick("replicas", 7)))
 		w.set.Generation++
 	case 1:
-		w.set.Spec.Template.Spec.Containers[0].Image = rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "image")
+		w.set.Spec.Template.Spec.Containers[0].Image = []string{"one", "two", "three"}[pick("image", 3)]
 		w.set.Generation++
 	case 2:
 		if w.set.Spec.UpdateStrategy.RollingUpdate != nil {
-			w.set.Spec.UpdateStrategy.RollingUpdate.Partition = new(rapid.Int32Range(0, 4).Draw(t, "partition"))
+			w.set.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(pick("partition", 5)))
 		}
 	case 3:
-		w.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: rapid.Int32Range(0, 3).Draw(t, "start")}
+		w.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: int32(pick("start", 4))}
 	case 4, 5, 6:
 		if p := some(); p != nil && p.DeletionTimestamp == nil && !workload.Terminal(p) {
 			setReady(p, w.now, true)
@@ -52,34 +52,34 @@ func (w *world) random(t *rapid.T) {
 		}
 	case 10:
 		if p := some(); p != nil {
-			p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase")
+			p.Status.Phase = []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}[pick("phase", 2)]
 		}
 	case 11:
-		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+		w.now = w.now.Add(time.Duration(1+pick("seconds", 20)) * time.Second)
 	}
 }
 
-func randomWorld(t *rapid.T) *world {
+func randomWorld(t tester, pick picker) *world {
 	w := newWorld(t)
-	policy := rapid.SampledFrom([]appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement}).Draw(t, "policy")
+	policy := []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement}[pick("policy", 2)]
 	w.setSpec("template: {spec: {containers: [{name: c, image: one}]}}")
 	w.set.Spec.PodManagementPolicy = policy
-	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
-	w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(0, 2).Draw(t, "limit"))
-	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
+	w.set.Spec.MinReadySeconds = []int32{0, 0, 10}[pick("minReadySeconds", 3)]
+	w.set.Spec.RevisionHistoryLimit = new(int32(pick("limit", 3)))
+	switch pick("strategy", 4) {
 	case 0:
 		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	case 1:
 		w.set.Spec.UpdateStrategy.RollingUpdate = nil
 	case 2:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(rapid.Int32Range(1, 3).Draw(t, "maxUnavailable")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(int32(1 + pick("maxUnavailable", 3))))
 	}
-	if rapid.Bool().Draw(t, "claims") {
+	if pick("claims", 2) == 1 {
 		c := corev1.PersistentVolumeClaim{}
 		c.Name = "data"
 		w.set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{c}
-		when := rapid.SampledFrom([]appsv1.PersistentVolumeClaimRetentionPolicyType{appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType})
-		w.set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: when.Draw(t, "deleted"), WhenScaled: when.Draw(t, "scaled")}
+		when := []appsv1.PersistentVolumeClaimRetentionPolicyType{appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+		w.set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: when[pick("deleted", 2)], WhenScaled: when[pick("scaled", 2)]}
 	}
 	return w
 }
@@ -95,17 +95,28 @@ func (w *world) look() sync {
 // available, and nothing is scaled away but the highest, one at a time; an update takes no more than maxUnavailable
 // (W3.42–W3.46, W3.61–W3.63). And when the world lets it, the set ends as its spec says.
 func TestRandomHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := randomWorld(t)
-		for range rapid.IntRange(1, 60).Draw(t, "turns") {
-			w.random(t)
-			w.checkedSync(t)
-		}
-		w.converge(t)
-	})
+	rapid.Check(t, func(t *rapid.T) { history(t, drawn(t), nil) })
 }
 
-func (w *world) checkedSync(t *rapid.T) {
+// picker picks a number below n; what it is for names the draw.
+type picker func(what string, n int) int
+
+func drawn(t *rapid.T) picker {
+	return func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }
+}
+
+// history is one random history with all checks; sabotage may spoil what Decide gets and says.
+func history(t tester, pick picker, sabotage *sabotage) {
+	w := randomWorld(t, pick)
+	w.sabotage = sabotage
+	for range 1 + pick("turns", 60) {
+		w.random(pick)
+		w.checkedSync(t)
+	}
+	w.converge(t)
+}
+
+func (w *world) checkedSync(t tester) {
 	before := w.look()
 	ordered := w.set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
 	had := maps.Clone(w.pods)
@@ -166,7 +177,7 @@ func (w *world) checkedSync(t *rapid.T) {
 }
 
 // converge lets nodes do their work until nothing changes, and compares with the spec.
-func (w *world) converge(t *rapid.T) {
+func (w *world) converge(t tester) {
 	for i := 0; ; i++ {
 		changed := w.sync()
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
@@ -222,31 +233,34 @@ func (w *world) converge(t *rapid.T) {
 
 // A rollback ends where it said: with the pods, the revision and the hash of the template it went back to (W3.23).
 func TestRollback(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := randomWorld(t)
-		w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType}
-		w.set.Spec.Replicas, w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(1, 5).Draw(t, "replicas")), ptr.To[int32](5)
-		w.converge(t)
-		first := w.set.Status.CurrentRevision
-		w.set.Spec.Template.Spec.Containers[0].Image = "two"
-		w.set.Generation++
-		for range rapid.IntRange(0, 20).Draw(t, "turns") { // somewhere on the way
-			w.checkedSync(t)
-			for _, name := range slices.Sorted(maps.Keys(w.pods)) {
-				if p := w.pods[name]; p.DeletionTimestamp != nil {
-					w.remove(name)
-				} else {
-					setReady(w.pod(name), w.now, true)
-				}
+	rapid.Check(t, func(t *rapid.T) { rollback(t, drawn(t), nil) })
+}
+
+func rollback(t tester, pick picker, sabotage *sabotage) {
+	w := randomWorld(t, pick)
+	w.sabotage = sabotage
+	w.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType}
+	w.set.Spec.Replicas, w.set.Spec.RevisionHistoryLimit = new(int32(1+pick("replicas", 5))), ptr.To[int32](5)
+	w.converge(t)
+	first := w.set.Status.CurrentRevision
+	w.set.Spec.Template.Spec.Containers[0].Image = "two"
+	w.set.Generation++
+	for range pick("turns", 21) { // somewhere on the way
+		w.checkedSync(t)
+		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
+			if p := w.pods[name]; p.DeletionTimestamp != nil {
+				w.remove(name)
+			} else {
+				setReady(w.pod(name), w.now, true)
 			}
 		}
-		w.set.Spec.Template.Spec.Containers[0].Image = "one"
-		w.set.Generation++
-		w.converge(t)
-		if w.set.Status.CurrentRevision != first || len(w.revisions) > 2 {
-			t.Fatalf("ended at %s of %d revisions, was at %s", w.set.Status.CurrentRevision, len(w.revisions), first)
-		}
-	})
+	}
+	w.set.Spec.Template.Spec.Containers[0].Image = "one"
+	w.set.Generation++
+	w.converge(t)
+	if w.set.Status.CurrentRevision != first || len(w.revisions) > 2 {
+		t.Fatalf("ended at %s of %d revisions, was at %s", w.set.Status.CurrentRevision, len(w.revisions), first)
+	}
 }
 
 // A set that wants two billion pods costs a plan no more than one of Burst (W0.42).

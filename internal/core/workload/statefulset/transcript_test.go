@@ -73,6 +73,7 @@ type world struct {
 	quiet     bool
 	sb        strings.Builder
 	again     time.Time
+	sabotage  *sabotage
 }
 
 func newWorld(t tester) *world {
@@ -240,7 +241,11 @@ func (w *world) printf(format string, a ...any) { fmt.Fprintf(&w.sb, format+"\n"
 
 // sync looks once, does what was decided, and reports whether that was anything.
 func (w *world) sync() bool {
-	r, err := Revise(w.set, w.revisions, ptr.Deref(w.set.Status.CollisionCount, 0), defaulted)
+	revisions := w.revisions
+	if w.sabotage != nil && w.sabotage.forget {
+		revisions = nil
+	}
+	r, err := Revise(w.set, revisions, ptr.Deref(w.set.Status.CollisionCount, 0), defaulted)
 	if err != nil {
 		w.printf("error: %v", err)
 		return false
@@ -260,7 +265,15 @@ func (w *world) sync() bool {
 	}
 	in := Input{Now: w.now, Set: w.set, Current: Current(w.set, w.revisions, r.Update), Update: r.Update,
 		Pods: slices.Collect(maps.Values(w.pods)), Claim: func(n string) *corev1.PersistentVolumeClaim { return w.claims[n] }}
-	p, err := Decide(in)
+	given := in
+	if w.sabotage != nil && w.sabotage.in != nil {
+		given.Set = in.Set.DeepCopy()
+		w.sabotage.in(&given)
+	}
+	p, err := Decide(given)
+	if w.sabotage != nil && w.sabotage.plan != nil {
+		w.sabotage.plan(&given, &p)
+	}
 	if err != nil {
 		w.printf("error: %v", err)
 		return false
@@ -293,6 +306,9 @@ func (w *world) sync() bool {
 	}
 	if w.again = p.Again; !p.Again.IsZero() {
 		w.printf("again in %v", p.Again.Sub(w.now))
+	}
+	if w.sabotage != nil && w.sabotage.hoard {
+		return did && !failed
 	}
 	for _, r := range Excess(w.set, w.revisions, in.Current, in.Update, in.Pods) {
 		w.printf("revision %s: deleted", w.names[r.Name])
