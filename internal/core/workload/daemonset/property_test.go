@@ -16,51 +16,51 @@ import (
 	"carob/internal/core/workload"
 )
 
-func randomWorld(t *rapid.T) *world {
+func randomWorld(t tester, pick picker) *world {
 	w := newWorld(t)
 	w.setSpec("template: {spec: {containers: [{name: c, image: one}], nodeSelector: {is: in}}}")
-	w.set.Spec.MinReadySeconds = rapid.SampledFrom([]int32{0, 0, 10}).Draw(t, "minReadySeconds")
-	w.set.Spec.RevisionHistoryLimit = new(rapid.Int32Range(0, 2).Draw(t, "limit"))
-	switch rapid.IntRange(0, 3).Draw(t, "strategy") {
+	w.set.Spec.MinReadySeconds = []int32{0, 0, 10}[pick("minReadySeconds", 3)]
+	w.set.Spec.RevisionHistoryLimit = new(int32(pick("limit", 3)))
+	switch pick("strategy", 4) {
 	case 0:
 		w.set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	case 1:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString(rapid.SampledFrom([]string{"1%", "50%", "100%"}).Draw(t, "maxUnavailable")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString([]string{"1%", "50%", "100%"}[pick("maxUnavailable", 3)]))
 	case 2:
 		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(0))
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = new(intstr.FromInt32(rapid.Int32Range(1, 2).Draw(t, "maxSurge")))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = new(intstr.FromInt32(int32(1 + pick("maxSurge", 2))))
 	}
-	for i := range rapid.IntRange(0, 4).Draw(t, "nodes") {
-		w.randomNode(t, fmt.Sprint("n", i))
+	for i := range pick("nodes", 5) {
+		w.randomNode(pick, fmt.Sprint("n", i))
 	}
 	return w
 }
 
-func (w *world) randomNode(t *rapid.T, name string) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"is": rapid.SampledFrom([]string{"in", "in", "in", "out"}).Draw(t, "label")}}}
-	if effect := rapid.SampledFrom([]string{"", "", "", "NoSchedule", "NoExecute", "PreferNoSchedule"}).Draw(t, "taint"); effect != "" {
+func (w *world) randomNode(pick picker, name string) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"is": []string{"in", "in", "in", "out"}[pick("label", 4)]}}}
+	if effect := []string{"", "", "", "NoSchedule", "NoExecute", "PreferNoSchedule"}[pick("taint", 6)]; effect != "" {
 		n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffect(effect)}}
 	}
 	w.nodes[name] = n
 }
 
 // random moves the world by something that users, nodes or time do.
-func (w *world) random(t *rapid.T) {
+func (w *world) random(pick picker) {
 	some := func() *corev1.Pod {
 		if len(w.pods) == 0 {
 			return nil
 		}
-		return w.pod(rapid.SampledFrom(slices.Sorted(maps.Keys(w.pods))).Draw(t, "pod"))
+		return w.pod(slices.Sorted(maps.Keys(w.pods))[pick("pod", len(w.pods))])
 	}
-	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	switch pick("what", 12) {
 	case 0:
-		w.set.Spec.Template.Spec.Containers[0].Image = rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "image")
+		w.set.Spec.Template.Spec.Containers[0].Image = []string{"one", "two", "three"}[pick("image", 3)]
 		w.set.Generation++
 		w.template()
 	case 1, 2:
-		w.randomNode(t, fmt.Sprint("n", rapid.IntRange(0, 5).Draw(t, "node")))
+		w.randomNode(pick, fmt.Sprint("n", pick("node", 6)))
 	case 3:
-		delete(w.nodes, fmt.Sprint("n", rapid.IntRange(0, 5).Draw(t, "node")))
+		delete(w.nodes, fmt.Sprint("n", pick("node", 6)))
 	case 4, 5, 6:
 		if p := some(); p != nil && p.DeletionTimestamp == nil && !workload.Terminal(p) {
 			w.setReady(p, true)
@@ -76,10 +76,10 @@ func (w *world) random(t *rapid.T) {
 	case 10:
 		if p := some(); p != nil {
 			w.setReady(p, false)
-			p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase")
+			p.Status.Phase = []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}[pick("phase", 2)]
 		}
 	case 11:
-		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds")) * time.Second)
+		w.now = w.now.Add(time.Duration(1+pick("seconds", 20)) * time.Second)
 	}
 }
 
@@ -88,13 +88,22 @@ func (w *world) random(t *rapid.T) {
 // And when the world lets it, each node that the set is for has exactly one pod, of its template.
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := randomWorld(t)
-		for range rapid.IntRange(1, 60).Draw(t, "turns") {
-			w.random(t)
-			w.checkedSync(t)
-		}
-		w.converge(t)
+		history(t, func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }, nil)
 	})
+}
+
+// picker picks a number below n; what it is for names the draw.
+type picker func(what string, n int) int
+
+// history is one random history with all checks; sabotage may spoil what Decide gets.
+func history(t tester, pick picker, sabotage func(in *Input)) {
+	w := randomWorld(t, pick)
+	w.sabotage = sabotage
+	for range 1 + pick("turns", 60) {
+		w.random(pick)
+		w.checkedSync(t)
+	}
+	w.converge(t)
 }
 
 func (w *world) availablePod(p *corev1.Pod) bool {
@@ -113,7 +122,7 @@ func (w *world) live(pods map[string]*corev1.Pod) map[string][]*corev1.Pod {
 	return on
 }
 
-func (w *world) checkedSync(t *rapid.T) {
+func (w *world) checkedSync(t tester) {
 	had := maps.Clone(w.pods)
 	before := w.live(had)
 	w.sync() // fails when a pod is deleted twice
@@ -178,7 +187,7 @@ func (w *world) checkedSync(t *rapid.T) {
 }
 
 // converge lets nodes do their work until nothing changes, and compares with the spec.
-func (w *world) converge(t *rapid.T) {
+func (w *world) converge(t tester) {
 	for i := 0; ; i++ {
 		changed := w.sync()
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {

@@ -68,6 +68,7 @@ type world struct {
 	made       int
 	shown      string
 	again      time.Time
+	sabotage   func(in *Input)
 	sb         strings.Builder
 }
 
@@ -287,7 +288,12 @@ func (w *world) sync() bool {
 		w.failures, w.generation = map[string]Failure{}, w.set.Status.ObservedGeneration
 	}
 	in := Input{Now: w.now, Set: w.set, Hash: HashOf(r.Current), Pods: w.list(), Nodes: slices.Collect(maps.Values(w.nodes)), Failures: w.failures}
-	p, err := Decide(in)
+	given := in
+	if w.sabotage != nil {
+		given.Set = in.Set.DeepCopy()
+		w.sabotage(&given)
+	}
+	p, err := Decide(given)
 	if err != nil {
 		w.t.Fatalf("%v", err)
 	}
@@ -296,7 +302,7 @@ func (w *world) sync() bool {
 	}
 	maps.Copy(w.failures, p.Failures)
 	for _, node := range p.Create {
-		pod, err := Pod(w.set, in.Hash, node)
+		pod, err := Pod(given.Set, given.Hash, node)
 		if err != nil {
 			w.t.Fatalf("%v", err)
 		}
