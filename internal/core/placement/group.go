@@ -88,10 +88,10 @@ func (c *Cluster) groupOf(p *Pod) *group {
 	if g == nil || g.shape != c.shape || g.at < c.dropped {
 		g = c.newGroup(p, key)
 		c.groups[key] = g
-		c.forget()
 	}
 	c.uses++
 	g.used = c.uses
+	c.forget() // after use: the group of p is the last to go
 	if g.at != c.dropped+uint64(len(c.changes)) {
 		g.diagnosis, g.summary = nil, nil
 	}
@@ -142,6 +142,7 @@ func (g *group) ask(c *Cluster, n *Node) {
 // forget drops the groups that were not used for the longest time.
 func (c *Cluster) forget() {
 	for len(c.groups) > 1 && (len(c.groups) > maxGroups || len(c.groups)*len(c.nodes) > maxVerdicts) {
+		// any order: no two groups have the same number of use
 		oldest := slices.MinFunc(slices.Collect(maps.Values(c.groups)), func(a, b *group) int { return cmp.Compare(a.used, b.used) })
 		delete(c.groups, oldest.key)
 	}
