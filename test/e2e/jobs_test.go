@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	"carob/internal/base/testwait"
+)
+
+// Jobs, CronJobs and autoscalers, as people use them with kubectl.
+
+func (c *cluster) job(t *testing.T, name string) *batchv1.Job {
+	t.Helper()
+	var j batchv1.Job
+	if err := json.Unmarshal([]byte(c.kubectl(t, "get", "job", name, "-o", "json")), &j); err != nil {
+		t.Fatal(err)
+	}
+	return &j
+}
+
+func TestJob(t *testing.T) {
+	c := shared
+	t.Cleanup(func() { _, _ = c.tryKubectl("", "delete", "job", "hello", "bad", "manual", "--ignore-not-found") })
+	t.Cleanup(func() { _, _ = c.tryKubectl("", "delete", "cronjob", "tick", "--ignore-not-found") })
+	out := c.kubectl(t, "create", "job", "hello", "--image=busybox:1.32.0", "--", "echo", "hello from a job")
+	if strings.Contains(out, "Warning") {
+		t.Errorf("a Job is warned of: %s", out)
+	}
+	c.wait(t, "job/hello", "condition=complete")
+	contains(t, "log", c.kubectl(t, "logs", "job/hello"), "hello from a job")
+	contains(t, "table", c.kubectl(t, "get", "job", "hello"), "Complete", "1/1")
+	contains(t, "events", strings.Join(c.events(t, "hello"), "\n"), "Normal SuccessfulCreate Created pod: hello-", "Normal Completed Job completed")
+
+	c.kubectlIn(t, `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"bad"},"spec":{"backoffLimit":0,"template":{"spec":
+		{"restartPolicy":"Never","containers":[{"name":"c","image":"busybox:1.32.0","command":["sh","-c","exit 3"]}]}}}}`, "create", "-f", "-")
+	c.wait(t, "job/bad", "condition=failed")
+	if s := c.job(t, "bad").Status; s.Failed != 1 {
+		t.Errorf("status %+v", s)
+	}
+
+	c.kubectl(t, "create", "cronjob", "tick", "--image=busybox:1.32.0", "--schedule=0 0 1 1 *", "--", "true")
+	c.kubectl(t, "create", "job", "manual", "--from=cronjob/tick")
+	c.wait(t, "job/manual", "condition=complete")
+	// Deleting what is above takes along what is below (W6.27).
+	c.kubectl(t, "delete", "cronjob", "tick")
+	c.wait(t, "job/manual", "delete")
+}
+
+// kill -9 of carob at random moments of an indexed Job: no index is counted twice, each
+// runs until it has succeeded, and what ran goes on (W5.31).
+func TestKilledDuringJob(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	done := t.TempDir()
+	const indexes = 16
+	c.kubectlIn(t, fmt.Sprintf(`
+apiVersion: batch/v1
+kind: Job
+metadata: {name: killed}
+spec:
+  completionMode: Indexed
+  completions: %d
+  parallelism: 4
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 0
+      volumes: [{name: done, hostPath: {path: %q}}]
+      containers:
+      - name: c
+        image: busybox:1.32.0
+        command: [sh, -c, "echo $HOSTNAME >> /done/$JOB_COMPLETION_INDEX; usleep 300000"]
+        volumeMounts: [{name: done, mountPath: /done}]
+`, indexes, done), "create", "-f", "-")
+	random := rand.New(rand.NewPCG(1, 2))
+	kills := 0
+	for ; kills < 12; kills++ {
+		started := len(glob(t, done))
+		moment := time.Duration(random.IntN(400)) * time.Millisecond
+		if out, err := c.tryKubectl("", "wait", "job/killed", "--for=condition=complete", "--timeout="+moment.String()); err == nil {
+			t.Logf("complete after %d kills: %s", kills, out)
+			break
+		}
+		c.kill(t)
+		if err := c.up(); err != nil {
+			t.Fatal(err)
+		}
+		testwait.For(t, "another index runs, or all have", func() bool {
+			n := len(glob(t, done))
+			return n > started || n == indexes
+		})
+	}
+	c.wait(t, "job/killed", "condition=complete")
+	if kills < 3 {
+		t.Errorf("carob was killed only %d times", kills)
+	}
+	s := c.job(t, "killed").Status
+	if s.Succeeded != indexes || s.Failed != 0 || s.CompletedIndexes != fmt.Sprintf("0-%d", indexes-1) {
+		t.Errorf("status %+v", s)
+	}
+	for _, file := range glob(t, done) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n != 1 {
+			t.Errorf("index %s ran %d times", filepath.Base(file), n)
+		}
+	}
+	if n := strings.Count(c.kubectl(t, "get", "pods", "-l", "job-name=killed", "-o", "name"), "\n"); n != indexes {
+		t.Errorf("%d pods for %d indexes", n, indexes)
+	}
+}
+
+func glob(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// kubectl top works without a metrics server, and an autoscaler follows it.
+func TestTopAndAutoscale(t *testing.T) {
+	c := shared
+	t.Cleanup(func() { _, _ = c.tryKubectl("", "delete", "hpa,deployment", "busy", "--ignore-not-found") })
+	c.kubectlIn(t, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: busy}
+spec:
+  selector: {matchLabels: {app: busy}}
+  template:
+    metadata: {labels: {app: busy}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: works
+        image: busybox:1.32.0
+        command: [sh, -c, "while :; do :; done"]
+        resources: {requests: {cpu: 10m}, limits: {cpu: 100m}}
+      - name: sleeps
+        image: busybox:1.32.0
+        command: [sleep, "3600"]
+        resources: {requests: {cpu: 10m}}
+`, "apply", "-f", "-")
+	c.wait(t, "deployment/busy", "condition=Available")
+	testwait.For(t, "kubectl top pod shows what is used", func() bool {
+		out, err := c.tryKubectl("", "top", "pod", "-l", "app=busy", "--containers", "--sort-by=cpu", "--no-headers")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		return err == nil && len(lines) == 2 && strings.Contains(lines[0], "works") && strings.Contains(lines[1], "sleeps")
+	})
+	contains(t, "top node", c.kubectl(t, "top", "node", "--no-headers"), "%")
+	contains(t, "another pod", c.kubectlFails(t, "top", "pod", "none"), "not found")
+	c.kubectl(t, "autoscale", "deployment", "busy", "--min=1", "--max=2", "--cpu-percent=50") // as older kubectls have it, too
+	c.wait(t, "hpa/busy", "condition=ScalingActive")
+	c.wait(t, "deployment/busy", "jsonpath={.spec.replicas}=2")
+	contains(t, "events", strings.Join(c.events(t, "busy"), "\n"),
+		"Normal SuccessfulRescale New size: 2; reason: cpu resource utilization (percentage of request) above target")
+}
