@@ -23,7 +23,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime sim mutants fuzz conformance critest helm cross differential nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance critest helm cross differential nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,10 @@ bench-runtime: deps native ## container runtimes side by side at the CRI: carob'
 	@hack/reference-runtimes $(TOOLS)/reference
 	@$(GO) build -o $(TOOLS)/runtime-bench ./test/runtime-bench
 	$(TOOLS)/runtime-bench -programs $(TOOLS)/reference -images $(CACHE)/images
+
+bench-scheduler: native ## carob's scheduler and upstream's on the same 5,000 simulated nodes, in one run: make bench-scheduler BENCH='-nodes 500 -cases basic'
+	@$(GO) build -o $(TOOLS)/bench-scheduler ./test/bench/scheduler
+	@$(TOOLS)/bench-scheduler -upstream "$$(hack/reference-scheduler $(TOOLS)/reference)" $(BENCH)
 
 clean: ## remove what was built (never a data directory)
 	rm -rf $(BIN) $(CACHE) dist

@@ -1,0 +1,162 @@
+// scheduler measures schedulers on many nodes that are objects only: an API server of
+// carob in this process, without agents and controllers, and each scheduler in a process
+// of its own that talks to it by TLS, one after the other, on the same nodes. The pods of
+// a case are there before the scheduler starts, so its pace counts, not that of the
+// clients who make pods.
+//
+//	go run ./test/bench/scheduler [-nodes 5000 -pods 2000 -cases basic,spread] [-upstream KUBE-SCHEDULER]
+//
+// It prints, for each case and scheduler, the pods bound per second between the first and
+// the last binding, and what one pod took of the scheduler's processor time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"carob/internal/apiserver"
+	"carob/internal/base/pki"
+	"carob/internal/scheduler"
+)
+
+// child, as the first argument, makes this program carob's scheduler; its kubeconfig follows.
+const child = "run-scheduler"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	var err error
+	if len(os.Args) == 3 && os.Args[1] == child {
+		err = schedule(ctx, os.Args[2])
+	} else {
+		err = run(ctx)
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scheduler:", err)
+		os.Exit(1)
+	}
+}
+
+// schedule is carob's scheduler as a process.
+func schedule(ctx context.Context, kubeconfig string) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	s, err := scheduler.New(cfg, scheduler.Options{})
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+func run(ctx context.Context) error {
+	nodes := flag.Int("nodes", 5000, "how many nodes")
+	pods := flag.Int("pods", 2000, "how many pods in each case")
+	names := flag.String("cases", strings.Join(caseNames(), ","), "which cases")
+	upstream := flag.String("upstream", "", "program of upstream's kube-scheduler; empty: carob's only")
+	limit := flag.Duration("limit", 5*time.Minute, "longest time for one case and scheduler")
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "scheduler-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b, stop, err := open(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := b.makeNodes(ctx, *nodes); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	kinds := []kind{{"carob", []string{self, child, b.kubeconfig}}}
+	if *upstream != "" {
+		kinds = append(kinds, kind{"upstream", []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
+			"--secure-port=0", "--authentication-skip-lookup", "-v=0"}})
+	}
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(out, "case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tprocessor time a pod\tpods per second of it\n", *nodes, *pods)
+	for _, name := range strings.Split(*names, ",") {
+		i := slices.IndexFunc(cases(), func(c workload) bool { return c.name == name })
+		if i < 0 {
+			return fmt.Errorf("unknown case %q; there are %s", name, strings.Join(caseNames(), ", "))
+		}
+		var rates []result
+		for _, k := range kinds {
+			r, err := b.measure(ctx, k, cases()[i], *pods, *limit)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", name, k.name, err)
+			}
+			rates = append(rates, r)
+			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%v\t%.0f\n", name, k.name, r.bound, r.rate, r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each))
+		}
+		if len(rates) == 2 && rates[1].rate > 0 {
+			fmt.Fprintf(out, "%s\tratio\t\t%.1f\t%.2f\t\n", name, rates[0].rate/rates[1].rate, float64(rates[0].each)/float64(rates[1].each))
+		}
+		if err := out.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bench is the API server under the schedulers.
+type bench struct {
+	client     kubernetes.Interface
+	kubeconfig string
+	dir        string
+}
+
+func open(ctx context.Context, dir string) (*bench, func(), error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(), NodeName: "none"}, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, Listener: l, PKI: keys, UnsafeNoFsync: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	stop := func() { cancel(); <-done }
+	select {
+	case <-server.Ready():
+	case err := <-done:
+		cancel()
+		return nil, nil, errors.Join(errors.New("the API server ended"), err)
+	}
+	b := &bench{dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig")}
+	if err := os.WriteFile(b.kubeconfig, pki.Kubeconfig("bench", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()), 0o600); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	if b.client, err = kubernetes.NewForConfig(server.ClientConfig("bench", user.SystemPrivilegedGroup)); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return b, stop, nil
+}
