@@ -14,12 +14,6 @@ import (
 // most lines of hand-written code in one package, without tests.
 const most = 5000
 
-// large are the packages that are over it, with the lines they may have until they are
-// split. A number here only ever goes down.
-var large = map[string]int{
-	"carob/internal/runtime/native": 5300,
-}
-
 func TestPackagesAreSmall(t *testing.T) {
 	for _, p := range list(t) {
 		lines := 0
@@ -32,14 +26,8 @@ func TestPackagesAreSmall(t *testing.T) {
 				lines += bytes.Count(text, []byte("\n"))
 			}
 		}
-		limit := most
-		if l, ok := large[p.ImportPath]; ok {
-			limit = l
-		}
-		if lines > limit {
-			t.Errorf("%s has %d lines, at most %d: split it by what its parts are for", p.ImportPath, lines, limit)
-		} else if limit > most && lines < limit-1000 {
-			t.Errorf("%s has %d lines now: set its limit here to a little more than that", p.ImportPath, lines)
+		if lines > most {
+			t.Errorf("%s has %d lines, at most %d: split it by what its parts are for", p.ImportPath, lines, most)
 		}
 	}
 }

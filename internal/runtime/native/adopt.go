@@ -13,6 +13,7 @@ import (
 
 	"carob/internal/base/netns"
 	"carob/internal/runtime/native/monitor"
+	"carob/internal/runtime/native/state"
 )
 
 // adopt finds everything an earlier carob left: pods whose monitor answers go
@@ -25,16 +26,16 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	}
 	for _, id := range names {
 		s := &sandbox{}
-		err := load(r.sandboxDir(id), &s.rec)
-		if unreadable(err) {
+		err := state.Load(r.sandboxDir(id), &s.rec)
+		if state.Unreadable(err) {
 			return err
 		}
 		if err == nil {
-			s.config, err = s.rec.config()
+			s.config, err = s.rec.Decoded()
 		}
 		if err != nil || s.rec.ID != id {
 			log.Info("Removing a sandbox that was never finished", "sandbox", id)
-			half := &sandbox{rec: sandboxRecord{ID: id}}
+			half := &sandbox{rec: state.Sandbox{ID: id}}
 			half.mon, _ = monitor.Dial(r.runDir(id))
 			r.discardSandbox(ctx, half)
 			continue
@@ -47,12 +48,12 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	}
 	for _, id := range names {
 		c := &container{started: make(chan struct{}), done: make(chan struct{})}
-		err := load(r.containerDir(id), &c.rec)
-		if unreadable(err) {
+		err := state.Load(r.containerDir(id), &c.rec)
+		if state.Unreadable(err) {
 			return err
 		}
 		if err == nil {
-			if c.config, err = r.configOf(&c.rec); unreadable(err) {
+			if c.config, err = r.configOf(&c.rec); state.Unreadable(err) {
 				return err
 			}
 		}
@@ -136,7 +137,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 			return nil // StopPodSandbox finishes it
 		}
 		s.rec.StoppedAt = time.Now().UnixNano()
-		if err := save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
+		if err := state.Save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
 			klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", s.rec.ID)
 		}
 	}
@@ -147,10 +148,10 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 	if c.rec.StartedAt == 0 && c.rec.FinishedAt == 0 && c.sandbox.rec.Protocol >= 2 && r.adoptStarting(ctx, c, m, alive) {
 		return nil
 	}
-	e, ended, err := loadExit(r.containerDir(c.rec.ID))
+	e, ended, err := state.LoadExit(r.containerDir(c.rec.ID))
 	if err != nil {
 		klog.Background().Error(err, "Exit of a container can't be read", "container", c.rec.ID)
-		e, ended = exitFile{code: unknownExit, at: time.Now().UnixNano()}, !alive
+		e, ended = state.Exit{Code: unknownExit, At: time.Now().UnixNano()}, !alive
 	}
 	switch {
 	case c.rec.FinishedAt != 0:
@@ -163,7 +164,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 		// without an answer, doesn't tell whether the process began: a start that failed.
 		close(c.started)
 		r.groups.KillAll(c.rec.Cgroup)
-		r.finish(c, func(rec *containerRecord) {
+		r.finish(c, func(rec *state.Container) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), startErrorExit, "StartError"
 			rec.Message = "the runtime was restarted while the container started"
 		})
@@ -173,7 +174,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 		close(c.started)
 		if !ended {
 			r.groups.KillAll(c.rec.Cgroup)
-			r.finish(c, func(rec *containerRecord) {
+			r.finish(c, func(rec *state.Container) {
 				rec.FinishedAt, rec.ExitCode, rec.Reason = time.Now().UnixNano(), unknownExit, "Unknown"
 			})
 			return nil
@@ -205,7 +206,7 @@ func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Mo
 		}
 	}
 	// An end that its monitor wrote is that of the user's process.
-	e, ended, err := loadExit(r.containerDir(c.rec.ID))
+	e, ended, err := state.LoadExit(r.containerDir(c.rec.ID))
 	if err != nil {
 		return false
 	}

@@ -51,8 +51,8 @@ var Steps = []Step{
 	StepRemoveLayer, StepRemoveCgroup, StepRemoveDir, StepRemovePod,
 }
 
-// through tells whoever asked that a step of the sandbox or container id is over.
-func (r *Runtime) through(s Step, id string) error {
+// reached tells whoever asked that a step of the sandbox or container id is over.
+func (r *Runtime) reached(s Step, id string) error {
 	if r.cfg.Checkpoint == nil {
 		return nil
 	}

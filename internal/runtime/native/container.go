@@ -21,6 +21,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/state"
 )
 
 // container is one instance of a container.
@@ -35,11 +36,11 @@ type container struct {
 	name    string
 
 	start   sync.Mutex    // one Start or Remove at a time
-	started chan struct{} // closed when Start is through, with success or not
+	started chan struct{} // closed when Start is over, with success or not
 	done    chan struct{} // closed when the end is recorded
 
 	mu       sync.Mutex
-	rec      containerRecord
+	rec      state.Container
 	plan     *plan.Container // nil after a restart, until it is needed
 	asked    bool            // the stop signal was sent
 	finished sync.Once
@@ -70,7 +71,7 @@ func (c *container) running() bool {
 	return c.state() == cri.ContainerState_CONTAINER_RUNNING
 }
 
-func (c *container) record() containerRecord {
+func (c *container) record() state.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.rec
@@ -81,7 +82,7 @@ func (r *Runtime) saveContainer(c *container) error {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	rec := c.record()
-	return save(r.containerDir(rec.ID), &rec)
+	return state.Save(r.containerDir(rec.ID), &rec)
 }
 
 // CreateContainer makes everything of a container but its process.
@@ -107,12 +108,12 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to resolve image %q: %w", cfg.GetImage().GetImage(), err))
 	}
-	if err := r.through(StepCreateImage, s.rec.ID); err != nil {
+	if err := r.reached(StepCreateImage, s.rec.ID); err != nil {
 		return nil, coded(err)
 	}
 	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
-	c.rec = containerRecord{
-		ID: newID(), SandboxID: s.rec.ID, Config: encodeProto(withoutSecrets(cfg)), ImageID: image.ID, ImageRef: image.Ref,
+	c.rec = state.Container{
+		ID: newID(), SandboxID: s.rec.ID, Config: state.Encode(withoutSecrets(cfg)), ImageID: image.ID, ImageRef: image.Ref,
 		CreatedAt: time.Now().UnixNano(), Hostname: s.hostname(),
 	}
 	if st, err := r.cfg.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image.ID}}); err == nil && len(st.GetImage().GetRepoTags()) > 0 {
@@ -197,14 +198,14 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := checkPropagation(c.config.Mounts); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := r.through(StepCreateDirs, c.rec.ID); err != nil {
+	if err := r.reached(StepCreateDirs, c.rec.ID); err != nil {
 		return err
 	}
 	pl, err := r.planOf(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := r.through(StepCreateLayer, c.rec.ID); err != nil {
+	if err := r.reached(StepCreateLayer, c.rec.ID); err != nil {
 		return err
 	}
 	if _, err := pl.Program(); err != nil { // what can't be started is not created
@@ -213,7 +214,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := c.makeLogDir(); err != nil {
 		return fmt.Errorf("making the log directory: %w", err)
 	}
-	if err := r.through(StepCreateProgram, c.rec.ID); err != nil {
+	if err := r.reached(StepCreateProgram, c.rec.ID); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -228,10 +229,10 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 			return err
 		}
 	}
-	if err := errors.Join(reserveExit(dir), saveFirst(dir, &c.rec)); err != nil {
+	if err := errors.Join(state.ReserveExit(dir), state.Create(dir, &c.rec)); err != nil {
 		return err
 	}
-	return r.through(StepCreateRecord, c.rec.ID)
+	return r.reached(StepCreateRecord, c.rec.ID)
 }
 
 // planOf answers the container's plan; the snapshots it names exist.
@@ -352,7 +353,7 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Cont
 func (r *Runtime) discardContainer(ctx context.Context, c *container) {
 	remove := func(ctx context.Context) error { return r.unmakeContainer(ctx, c) }
 	if err := remove(ctx); err != nil {
-		r.left.take("removing a half-made container", c.rec.ID, err, remove)
+		r.retries.Add("removing a half-made container", c.rec.ID, err, remove)
 	}
 }
 
@@ -375,15 +376,15 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 			errs = append(errs, fmt.Errorf("releasing snapshot %s: %w", k, err))
 		}
 	}
-	errs = append(errs, r.through(StepRemoveLayer, rec.ID))
-	errs = append(errs, r.groups.End(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.through(StepRemoveCgroup, rec.ID))
+	errs = append(errs, r.reached(StepRemoveLayer, rec.ID))
+	errs = append(errs, r.groups.End(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.reached(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that the next Remove finds what is left
 	}
 	if err := r.dropSecrets(rec.ID); err != nil {
 		return err
 	}
-	return errors.Join(removeDir(r.containerDir(rec.ID)), r.through(StepRemoveDir, rec.ID))
+	return errors.Join(removeDir(r.containerDir(rec.ID)), r.reached(StepRemoveDir, rec.ID))
 }
 
 func (c *container) resources() *cri.LinuxContainerResources {
@@ -393,19 +394,19 @@ func (c *container) resources() *cri.LinuxContainerResources {
 }
 
 // exited takes the end of a container's process from its monitor.
-func (r *Runtime) exited(c *container, e exitFile) {
-	<-c.started // a process may end before Start is through
+func (r *Runtime) exited(c *container, e state.Exit) {
+	<-c.started // a process may end before Start is over
 	if !c.ownsPIDs() {
 		r.groups.KillAll(c.rec.Cgroup)
 	}
-	r.finish(c, func(rec *containerRecord) {
-		rec.FinishedAt, rec.ExitCode = e.at, e.code
+	r.finish(c, func(rec *state.Container) {
+		rec.FinishedAt, rec.ExitCode = e.At, e.Code
 		switch {
-		case e.oom:
+		case e.OOM:
 			rec.Reason = "OOMKilled"
-		case e.code == 0:
+		case e.Code == 0:
 			rec.Reason = "Completed"
-		case e.code == unknownExit && rec.Reason == "Unknown":
+		case e.Code == unknownExit && rec.Reason == "Unknown":
 		default:
 			rec.Reason = "Error"
 		}
@@ -413,24 +414,24 @@ func (r *Runtime) exited(c *container, e exitFile) {
 }
 
 // finish records the end of a container, once.
-func (r *Runtime) finish(c *container, set func(*containerRecord)) {
+func (r *Runtime) finish(c *container, set func(*state.Container)) {
 	c.finished.Do(func() {
 		// The agent removes the pod's cgroup as soon as it sees the end. What the
 		// container's first process left behind ends with it.
 		if err := r.groups.End(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
 		}
-		_ = r.through(StepEndCgroup, c.rec.ID) // an end can't fail
+		_ = r.reached(StepEndCgroup, c.rec.ID) // an end can't fail
 		c.mu.Lock()
 		set(&c.rec)
-		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was through
+		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was over
 			c.rec.FinishedAt = c.rec.StartedAt
 		}
 		c.mu.Unlock()
 		if err := r.saveContainer(c); err != nil {
 			klog.Background().Error(err, "End of a container was not written", "container", c.rec.ID)
 		}
-		_ = r.through(StepEndRecord, c.rec.ID)
+		_ = r.reached(StepEndRecord, c.rec.ID)
 		close(c.done)
 		r.publish(c.sandbox, c.rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	})

@@ -170,11 +170,7 @@ func TestCleanupFails(t *testing.T) {
 }
 
 // leftOver says that half-made things wait to be removed.
-func (w *world) leftOver() bool {
-	w.r.left.mu.Lock()
-	defer w.r.left.mu.Unlock()
-	return w.r.left.active
-}
+func (w *world) leftOver() bool { return w.r.retries.Pending() }
 
 // TestCrashAtEveryStep: carob is killed at each step; the next one reports what
 // is there truthfully, what ran before runs on, and everything can be removed.

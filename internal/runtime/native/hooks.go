@@ -21,6 +21,7 @@ import (
 
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/state"
 )
 
 // Hooks are programs of the host that a CDI specification names, as OCI's
@@ -79,13 +80,13 @@ func writeBundle(dir string, pl *plan.Container) error {
 }
 
 // stateOf is what a hook reads from its standard input.
-func (r *Runtime) stateOf(rec *containerRecord, pid int, phase specs.ContainerState, annotations map[string]string) *specs.State {
+func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState, annotations map[string]string) *specs.State {
 	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID), Annotations: annotations}
 }
 
 // createHooks runs the hooks of a container whose helper waits, as pid.
 func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
-	st := r.stateOf(&containerRecord{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
+	st := r.stateOf(&state.Container{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
 	for _, h := range append(append([]specs.Hook{}, pl.Hooks.Prestart...), pl.Hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
 		if err := runHook(ctx, h, st); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/testwait"
+	"carob/internal/runtime/native/state"
 )
 
 var Bg = context.Background()
@@ -214,7 +215,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4000 {
-		if _, ok, _ := loadExit(w.r.containerDir(ends)); ok {
+		if _, ok, _ := state.LoadExit(w.r.containerDir(ends)); ok {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)

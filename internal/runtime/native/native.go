@@ -7,11 +7,14 @@
 // the path of a container, and never hold a lock across a create: containers
 // of different pods are started side by side.
 //
-// Every decision (which mounts, which capabilities, which filter) is a pure
-// function that yields a program of small operations (package plan);
-// csrc/helper.c executes such a program inside the new container and nothing
-// else. Every running process belongs to the pod's monitor (csrc/monitor.c),
-// which outlives this process.
+// Its parts: plan decides which mounts, capabilities and filters a container
+// gets and yields a program of small operations, which csrc/helper.c executes
+// inside the new container. Every running process belongs to the pod's monitor
+// (csrc/monitor.c), which outlives this process; monitor speaks to both, wire
+// encodes what they say. cgroups creates and limits groups, seccomp compiles
+// filters, images keeps layers, state keeps records. This package drives them
+// and answers CRI. The parts never import it; images and streaming, which the
+// process puts in, implement interfaces of it.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package native

@@ -19,6 +19,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/state"
 )
 
 // Runtime is the native runtime. It is safe for concurrent use; its lock covers
@@ -36,7 +37,7 @@ type Runtime struct {
 	streaming Streaming
 	monitors  string // cgroup of all monitors
 	pool      *monitor.Pool
-	left      *leftovers
+	retries   *state.Retries
 
 	apparmorWarning sync.Once
 	secrets         sync.Mutex          // mounting and unmounting their memory, and what is made in it
@@ -89,7 +90,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		Images: cfg.Images, cfg: cfg, programs: programs, groups: groups, host: findHostFacts(),
 		monitors:  cfg.CgroupRoot + "/monitors",
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
-		left: newLeftovers(),
+		retries: state.NewRetries(),
 	}
 	outside := groups.Whole() // whatever stops carob's unit must leave the monitors alone
 	if cfg.SystemdCgroups {
@@ -133,7 +134,7 @@ func (r *Runtime) Streams() *Streams { return &Streams{r} }
 // Close lets go of everything in this process; containers keep running and are
 // found again by the next New.
 func (r *Runtime) Close() error {
-	r.left.close()
+	r.retries.Close()
 	r.pool.Close()
 	r.events.close()
 	if r.systemd != nil {

@@ -21,6 +21,7 @@ import (
 	"carob/internal/network"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/state"
 	"carob/internal/runtime/native/wire"
 )
 
@@ -35,7 +36,7 @@ type sandbox struct {
 	stopping sync.Mutex // one Stop or Remove at a time
 
 	mu  sync.Mutex
-	rec sandboxRecord
+	rec state.Sandbox
 	mon *monitor.Monitor // nil when not ready
 }
 
@@ -69,7 +70,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	}
 	id := newID()
 	s := &sandbox{config: cfg, name: sandboxName(cfg.Metadata)}
-	s.rec = sandboxRecord{ID: id, Config: encodeProto(cfg), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano()}
+	s.rec = state.Sandbox{ID: id, Config: state.Encode(cfg), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano()}
 	if err := r.reserve(s.name, id); err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := os.Mkdir(r.runDir(s.rec.ID), 0o700); err != nil {
 		return fmt.Errorf("making the sandbox's directory: %w", err)
 	}
-	if err := r.through(StepSandboxDirs, s.rec.ID); err != nil {
+	if err := r.reached(StepSandboxDirs, s.rec.ID); err != nil {
 		return err
 	}
 	owner, err := r.makeUserNS(s)
@@ -104,7 +105,7 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	defer owner.close()
-	if err := r.through(StepSandboxUserNS, s.rec.ID); err != nil {
+	if err := r.reached(StepSandboxUserNS, s.rec.ID); err != nil {
 		return err
 	}
 	var side sync.WaitGroup
@@ -116,21 +117,21 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 		}
 	})
 	side.Go(func() {
-		nerr = errors.Join(r.attach(ctx, s, owner.netNS()), r.through(StepSandboxNetwork, s.rec.ID))
+		nerr = errors.Join(r.attach(ctx, s, owner.netNS()), r.reached(StepSandboxNetwork, s.rec.ID))
 	})
-	ferr := errors.Join(r.writePodFiles(s), r.through(StepSandboxFiles, s.rec.ID))
+	ferr := errors.Join(r.writePodFiles(s), r.reached(StepSandboxFiles, s.rec.ID))
 	side.Wait()
 	defer listener.Close() // nil after a failure, which Close takes
 	if err := errors.Join(nerr, ferr, merr); err != nil {
 		return err
 	}
-	if err := r.through(StepSandboxMonitor, s.rec.ID); err != nil {
+	if err := r.reached(StepSandboxMonitor, s.rec.ID); err != nil {
 		return err
 	}
 	if err := r.setupMonitor(s, owner, listener); err != nil {
 		return err
 	}
-	if err := r.through(StepSandboxSetup, s.rec.ID); err != nil {
+	if err := r.reached(StepSandboxSetup, s.rec.ID); err != nil {
 		return err
 	}
 	s.rec.Monitor = s.mon.PID()
@@ -138,10 +139,10 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := saveFirst(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
+	if err := state.Create(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
 		return err
 	}
-	return r.through(StepSandboxRecord, s.rec.ID)
+	return r.reached(StepSandboxRecord, s.rec.ID)
 }
 
 func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
@@ -340,7 +341,7 @@ func (r *Runtime) discardSandbox(ctx context.Context, s *sandbox) {
 		return r.removeSandboxDirs(s.rec.ID)
 	}
 	if err := remove(ctx); err != nil {
-		r.left.take("removing a half-made sandbox", s.rec.ID, err, remove)
+		r.retries.Add("removing a half-made sandbox", s.rec.ID, err, remove)
 	}
 }
 
@@ -363,20 +364,20 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 		m.Quit()
 	}
 	var errs []error
-	errs = append(errs, r.through(StepHaltMonitor, s.rec.ID))
+	errs = append(errs, r.reached(StepHaltMonitor, s.rec.ID))
 	if !s.hostNetwork() {
 		if err := r.cfg.Network.Detach(ctx, s.rec.ID); err != nil {
 			errs = append(errs, fmt.Errorf("failed to destroy network for sandbox %q: %w", s.rec.ID, err))
 		}
 	}
-	errs = append(errs, r.through(StepHaltNetwork, s.rec.ID))
+	errs = append(errs, r.reached(StepHaltNetwork, s.rec.ID))
 	for _, pin := range []string{"shm", "userns"} {
 		path := filepath.Join(r.runDir(s.rec.ID), pin)
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmounting %s: %w", path, err))
 		}
 	}
-	errs = append(errs, r.through(StepHaltMounts, s.rec.ID))
+	errs = append(errs, r.reached(StepHaltMounts, s.rec.ID))
 	return errors.Join(errs...)
 }
 
@@ -426,7 +427,7 @@ func (r *Runtime) listener(s *sandbox) func(monitor.Event) {
 		c := r.containers[e.Container]
 		r.mu.RUnlock()
 		if c != nil {
-			go r.exited(c, exitFile{code: e.Code, at: e.At, oom: e.OOM})
+			go r.exited(c, state.Exit{Code: e.Code, At: e.At, OOM: e.OOM})
 		}
 	}
 }
@@ -445,7 +446,7 @@ func (r *Runtime) watch(s *sandbox, m *monitor.Monitor) {
 			go r.watch(s, again)
 			for _, c := range r.containersOf(s.rec.ID) {
 				if c.running() && !alive[c.rec.ID] {
-					if e, ok, err := loadExit(r.containerDir(c.rec.ID)); ok && err == nil {
+					if e, ok, err := state.LoadExit(r.containerDir(c.rec.ID)); ok && err == nil {
 						r.exited(c, e)
 					}
 				}
@@ -537,10 +538,10 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	s.rec.StoppedAt = time.Now().UnixNano()
 	rec := s.rec
 	s.mu.Unlock()
-	if err := save(r.sandboxDir(rec.ID), &rec); err != nil { // the next start sees that it has no monitor
+	if err := state.Save(r.sandboxDir(rec.ID), &rec); err != nil { // the next start sees that it has no monitor
 		klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", rec.ID)
 	}
-	if err := r.through(StepHaltRecord, rec.ID); err != nil {
+	if err := r.reached(StepHaltRecord, rec.ID); err != nil {
 		return err
 	}
 	r.publish(s, rec.ID, cri.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -574,7 +575,7 @@ func (r *Runtime) removeSandbox(ctx context.Context, s *sandbox) error {
 			return err
 		}
 	}
-	if err := errors.Join(r.removeSandboxDirs(s.rec.ID), r.through(StepRemovePod, s.rec.ID)); err != nil {
+	if err := errors.Join(r.removeSandboxDirs(s.rec.ID), r.reached(StepRemovePod, s.rec.ID)); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/state"
 )
 
 // A container's environment, command and arguments can hold what is secret: values of Secrets, also
@@ -45,7 +47,7 @@ func (r *Runtime) keepSecrets(id string, c *cri.ContainerConfig) error {
 	if err := os.Mkdir(r.secretDir(id), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("keeping the container's environment: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(r.secretDir(id), secretFile), encodeProto(c), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.secretDir(id), secretFile), state.Encode(c), 0o600); err != nil {
 		return fmt.Errorf("keeping the container's environment: %w", err)
 	}
 	return nil
@@ -54,10 +56,10 @@ func (r *Runtime) keepSecrets(id string, c *cri.ContainerConfig) error {
 // configOf is the configuration of a container of an earlier process. Without the part in memory it
 // is what the disk has: the container ended with the machine, or an earlier release made it, which
 // kept everything there.
-func (r *Runtime) configOf(rec *containerRecord) (*cri.ContainerConfig, error) {
+func (r *Runtime) configOf(rec *state.Container) (*cri.ContainerConfig, error) {
 	b, err := os.ReadFile(filepath.Join(r.secretDir(rec.ID), secretFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return rec.config()
+		return rec.Decoded()
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +74,7 @@ func (r *Runtime) configOf(rec *containerRecord) (*cri.ContainerConfig, error) {
 // hideSecrets moves what an earlier release left on disk into memory. The record and its twin are
 // both written: each has a copy.
 func (r *Runtime) hideSecrets(c *container) error {
-	old, err := c.rec.config()
+	old, err := c.rec.Decoded()
 	if err != nil || !hasSecrets(old) {
 		return err
 	}
@@ -88,7 +90,7 @@ func (r *Runtime) hideSecrets(c *container) error {
 			return fmt.Errorf("keeping the container's environment: %w", err)
 		}
 	}
-	c.rec.Config = encodeProto(withoutSecrets(old))
+	c.rec.Config = state.Encode(withoutSecrets(old))
 	return errors.Join(r.saveContainer(c), r.saveContainer(c))
 }
 

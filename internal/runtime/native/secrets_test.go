@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/state"
 )
 
 const secretText = "correct-horse-battery-staple"
@@ -146,7 +148,7 @@ func TestSecretsOfEarlierReleases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.rec.Config = encodeProto(c.config)
+	c.rec.Config = state.Encode(c.config)
 	for range 2 {
 		if err := w.r.saveContainer(c); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/state"
 )
 
 // TestNoDescriptors: a process without free descriptors fails calls, tells why, and
@@ -89,8 +91,8 @@ func TestStartRecordComesLater(t *testing.T) {
 		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max})
 	}})
 	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
-	var rec containerRecord
-	lost := load(w.r.containerDir(id), &rec) // no descriptor to read it either
+	var rec state.Container
+	lost := state.Load(w.r.containerDir(id), &rec) // no descriptor to read it either
 	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func TestStartRecordComesLater(t *testing.T) {
 		t.Errorf("there are descriptors: %v", lost)
 	}
 	w.eventually("the record says that the container runs", func() bool {
-		return load(w.r.containerDir(id), &rec) == nil && rec.StartedAt != 0
+		return state.Load(w.r.containerDir(id), &rec) == nil && rec.StartedAt != 0
 	})
 	if err := w.r.Close(); err != nil {
 		t.Fatal(err)

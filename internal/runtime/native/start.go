@@ -18,6 +18,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/state"
 )
 
 // StartContainer starts the container's process. A program that can't be
@@ -47,7 +48,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 			return nil, coded(errors.Join(err, r.groups.End(c.rec.Cgroup)))
 		}
 		r.groups.KillAll(rec.Cgroup)
-		r.finish(c, func(rec *containerRecord) {
+		r.finish(c, func(rec *state.Container) {
 			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
 			rec.User = nil
 			if givenUp {
@@ -61,14 +62,14 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	c.rec.StartedAt, c.rec.Pid, c.rec.User = time.Now().UnixNano(), pid, user
 	c.mu.Unlock()
 	if err := r.saveContainer(c); err != nil {
-		r.left.take("writing the record of a container that runs", rec.ID, err, func(context.Context) error {
+		r.retries.Add("writing the record of a container that runs", rec.ID, err, func(context.Context) error {
 			if err := r.saveContainer(c); !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			return nil // removed meanwhile
 		})
 	}
-	_ = r.through(StepStartRecord, rec.ID) // too late to fail
+	_ = r.reached(StepStartRecord, rec.ID) // too late to fail
 	r.publish(c.sandbox, rec.ID, cri.ContainerEventType_CONTAINER_STARTED_EVENT)
 	close(c.started)
 	select {
@@ -88,7 +89,7 @@ func (r *Runtime) launching(c *container, id *plan.Identity) error {
 	if err := r.saveContainer(c); err != nil { // only a crash in the next milliseconds would miss it
 		klog.Background().V(2).Info("Start of a container was not written yet", "container", c.rec.ID, "reason", err)
 	}
-	return r.through(StepStartLaunch, c.rec.ID)
+	return r.reached(StepStartLaunch, c.rec.ID)
 }
 
 // endUnseen ends a container that was being started while its sandbox died, and that
@@ -104,9 +105,9 @@ func (r *Runtime) endUnseen(c *container) {
 // endLost ends a container whose monitor is gone.
 func (r *Runtime) endLost(c *container) {
 	r.groups.KillAll(c.rec.Cgroup)
-	e, ok, err := loadExit(r.containerDir(c.rec.ID))
+	e, ok, err := state.LoadExit(r.containerDir(c.rec.ID))
 	if !ok || err != nil {
-		e = exitFile{code: unknownExit, at: time.Now().UnixNano()}
+		e = state.Exit{Code: unknownExit, At: time.Now().UnixNano()}
 	}
 	r.exited(c, e)
 }
@@ -128,19 +129,19 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.through(StepStartProgram, pl.ID); err != nil {
+	if err := r.reached(StepStartProgram, pl.ID); err != nil {
 		return 0, nil, err
 	}
 	release, err := r.makeCgroup(ctx, c)
 	defer release()
-	if err := errors.Join(err, r.through(StepStartCgroup, pl.ID)); err != nil {
+	if err := errors.Join(err, r.reached(StepStartCgroup, pl.ID)); err != nil {
 		return 0, nil, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
-	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.through(StepStartLimits, pl.ID)); err != nil {
+	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.reached(StepStartLimits, pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())), r.through(StepStartDevices, pl.ID)); err != nil {
+	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())), r.reached(StepStartDevices, pl.ID)); err != nil {
 		return 0, nil, err
 	}
 	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late}
@@ -177,7 +178,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 		st.Spec, st.Status = spec, report
 		pid, err := m.Start(st)
-		return pid, errors.Join(err, r.through(StepStartClone, pl.ID))
+		return pid, errors.Join(err, r.reached(StepStartClone, pl.ID))
 	}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
 	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
 		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
@@ -185,12 +186,12 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err == nil && pl.Hooks != nil {
 		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart, r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
 	}
-	return pid, id, errors.Join(err, r.through(StepStartHelper, pl.ID))
+	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
 }
 
 // runProgram has start run a program and waits for its outcome. launching, if it is not nil, hears who
 // the process will be before the helper does.
-func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, state specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *plan.Identity, error) {
+func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, phase specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *plan.Identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
@@ -216,9 +217,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	stop := context.AfterFunc(ctx, kill)
 	talk := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
-		talk.Listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, state) }
+		talk.Listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, phase) }
 	}
-	if pl.Hooks != nil && state == specs.StateCreating {
+	if pl.Hooks != nil && phase == specs.StateCreating {
 		talk.Waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
 	err = talk.Serve(ours)

@@ -53,7 +53,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 	if !c.ownsPIDs() {
 		r.groups.KillAll(c.rec.Cgroup)
 	}
-	if err := r.through(StepStopKill, c.rec.ID); err != nil {
+	if err := r.reached(StepStopKill, c.rec.ID); err != nil {
 		return err
 	}
 	select {

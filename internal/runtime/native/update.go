@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/state"
 )
 
 // UpdateContainerResources changes a container's limits, running or not.
@@ -19,20 +21,20 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateC
 	c.start.Lock()
 	defer c.start.Unlock()
 	c.mu.Lock()
-	state := c.state()
+	now := c.state()
 	merged := proto.Clone(c.currentResources()).(*cri.LinuxContainerResources)
 	c.mu.Unlock()
-	if state == cri.ContainerState_CONTAINER_EXITED {
+	if now == cri.ContainerState_CONTAINER_EXITED {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q has exited", c.rec.ID)
 	}
 	proto.Merge(merged, req.GetLinux()) // zero means "leave alone" to both
-	if state == cri.ContainerState_CONTAINER_RUNNING {
+	if now == cri.ContainerState_CONTAINER_RUNNING {
 		if err := r.limit(ctx, c.rec.Cgroup, req.GetLinux()); err != nil {
 			return nil, coded(fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
 		}
 	}
 	c.mu.Lock()
-	c.rec.Resources = encodeProto(merged)
+	c.rec.Resources = state.Encode(merged)
 	c.mu.Unlock()
 	if err := r.saveContainer(c); err != nil {
 		return nil, coded(err)

@@ -1,4 +1,10 @@
-package native
+// Package state keeps what the native runtime must know after a restart: a record of each sandbox and
+// container, how containers ended, and the work that has to be tried again.
+//
+// The runtime drives it. It must never be synced to disk (after a power cut the processes are gone
+// as well), and writing the next version of a record must never need more room: what happens on a
+// full disk is recorded. Secrets are not kept here.
+package state
 
 import (
 	"bytes"
@@ -8,8 +14,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -21,8 +25,8 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// sandboxRecord is what is kept of a sandbox on disk.
-type sandboxRecord struct {
+// Sandbox is what is kept of a sandbox on disk.
+type Sandbox struct {
 	ID        string   `json:"id"`
 	Config    []byte   `json:"config"` // cri.PodSandboxConfig, protobuf
 	Handler   string   `json:"handler,omitempty"`
@@ -35,12 +39,12 @@ type sandboxRecord struct {
 	Protocol  int      `json:"protocol,omitempty"` // its monitor's
 }
 
-// containerRecord is what is kept of a container on disk, beside the file
+// Container is what is kept of a container on disk, beside the file
 // "exit" that its monitor writes.
-type containerRecord struct {
+type Container struct {
 	ID         string          `json:"id"`
 	SandboxID  string          `json:"sandboxId"`
-	Config     []byte          `json:"config"` // cri.ContainerConfig without its secrets (secrets.go), protobuf
+	Config     []byte          `json:"config"` // cri.ContainerConfig without its secrets, protobuf
 	ImageID    string          `json:"imageId"`
 	ImageName  string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
 	ImageRef   string          `json:"imageRef"`
@@ -69,9 +73,9 @@ const (
 	recordRoom = 2048 // by which a record may grow: times, user, reason, message, limits
 )
 
-// saveFirst writes the record of something new with its twin. One that is cut off
+// Create writes the record of something new with its twin. One that is cut off
 // is swept away by the next start.
-func saveFirst(dir string, v any) error {
+func Create(dir string, v any) error {
 	b, err := encodeRecord(dir, v)
 	if err != nil {
 		return err
@@ -85,9 +89,9 @@ func saveFirst(dir string, v any) error {
 	return nil
 }
 
-// save replaces a record; one at a time. It is not synced: after a power cut the processes
+// Save replaces a record; one at a time. It is not synced: after a power cut the processes
 // are gone as well, and a record that is lost or cut off is swept away.
-func save(dir string, v any) error {
+func Save(dir string, v any) error {
 	b, err := encodeRecord(dir, v)
 	if err != nil {
 		return err
@@ -131,8 +135,8 @@ func padded(b []byte, size int) []byte {
 	return append(b, bytes.Repeat([]byte{' '}, size-len(b))...)
 }
 
-// load reads a record; see unreadable for its errors.
-func load(dir string, v any) error {
+// Load reads a record; see unreadable for its errors.
+func Load(dir string, v any) error {
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
 		return err
@@ -140,58 +144,24 @@ func load(dir string, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// unreadable tells an error of the disk or of this process, which may pass, from a
+// Unreadable tells an error of the disk or of this process, which may pass, from a
 // record that is missing or cut off: what that belongs to was never finished.
-func unreadable(err error) bool {
+func Unreadable(err error) bool {
 	var path *fs.PathError
 	return errors.As(err, &path) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// exitFile is what the monitor wrote about a container's end.
-type exitFile struct {
-	code int32
-	oom  bool
-	at   int64
-}
-
-// reserveExit takes the room that the monitor needs for the exit file, so that the
-// end of a container can be written to a full disk.
-func reserveExit(dir string) error {
-	if err := os.WriteFile(filepath.Join(dir, "exit.tmp"), bytes.Repeat([]byte{' '}, 80), 0o600); err != nil {
-		return fmt.Errorf("making room for the container's end: %w", err)
-	}
-	return nil
-}
-
-func loadExit(dir string) (exitFile, bool, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "exit"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return exitFile{}, false, nil
-	}
-	if err != nil {
-		return exitFile{}, false, err
-	}
-	f := strings.Fields(string(b))
-	if len(f) != 3 {
-		return exitFile{}, false, fmt.Errorf("%s/exit: %q is not code, oom, time", dir, b)
-	}
-	code, err1 := strconv.Atoi(f[0])
-	at, err2 := strconv.ParseInt(f[2], 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return exitFile{}, false, fmt.Errorf("%s/exit: %w", dir, err)
-	}
-	return exitFile{code: int32(code), oom: f[1] == "1", at: at}, true, nil
-}
-
-func encodeProto(m proto.Message) []byte {
+// Encode is a message of CRI as it is kept.
+func Encode(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
-		panic("native: a message of CRI can't be encoded: " + err.Error())
+		panic("state: a message of CRI can't be encoded: " + err.Error())
 	}
 	return b
 }
 
-func (r *sandboxRecord) config() (*cri.PodSandboxConfig, error) {
+// Decoded is the configuration of the sandbox.
+func (r *Sandbox) Decoded() (*cri.PodSandboxConfig, error) {
 	c := &cri.PodSandboxConfig{}
 	if err := proto.Unmarshal(r.Config, c); err != nil {
 		return nil, fmt.Errorf("record of sandbox %s: %w", r.ID, err)
@@ -199,7 +169,8 @@ func (r *sandboxRecord) config() (*cri.PodSandboxConfig, error) {
 	return c, nil
 }
 
-func (r *containerRecord) config() (*cri.ContainerConfig, error) {
+// Decoded is the configuration of the container, without its secrets.
+func (r *Container) Decoded() (*cri.ContainerConfig, error) {
 	c := &cri.ContainerConfig{}
 	if err := proto.Unmarshal(r.Config, c); err != nil {
 		return nil, fmt.Errorf("record of container %s: %w", r.ID, err)

@@ -1,4 +1,4 @@
-package native
+package state
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// leftovers is what could not be done at once, as a rule for want of descriptors, and
-// what nobody else would do: taking back half-made sandboxes and containers, writing the
-// record of one that runs. It is tried again until it is done, by one goroutine that is
-// there only while there is any. What is left at close is found by the next start.
-type leftovers struct {
+// Retries are what could not be done at once, usually for lack of descriptors, and what nobody
+// else would do: removing half-made sandboxes and containers, writing the record of one that
+// runs. One goroutine tries again until all is done, and is there only while there is any. What
+// is left at close is found by the next start.
+type Retries struct {
 	mu     sync.Mutex
-	list   []leftover
+	list   []retry
 	active bool
 	closed bool
 
@@ -22,31 +22,39 @@ type leftovers struct {
 	done sync.WaitGroup
 }
 
-type leftover struct {
+type retry struct {
 	what, id string
 	do       func(context.Context) error
 }
 
 const firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
 
-func newLeftovers() *leftovers { return &leftovers{stop: make(chan struct{})} }
+// NewRetries has nothing to try yet.
+func NewRetries() *Retries { return &Retries{stop: make(chan struct{})} }
 
-// take takes over what do failed to do, with err.
-func (l *leftovers) take(what, id string, err error, do func(context.Context) error) {
+// Add takes over what do failed to do, with err.
+func (l *Retries) Add(what, id string, err error, do func(context.Context) error) {
 	klog.Background().Error(err, "To be tried again: "+what, "id", id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	l.list = append(l.list, leftover{what, id, do})
+	l.list = append(l.list, retry{what, id, do})
 	if !l.active {
 		l.active = true
 		l.done.Go(l.retry)
 	}
 }
 
-func (l *leftovers) retry() {
+// Pending says that something waits to be done.
+func (l *Retries) Pending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.active
+}
+
+func (l *Retries) retry() {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		select {
 		case <-l.stop:
@@ -57,7 +65,7 @@ func (l *leftovers) retry() {
 		list := l.list
 		l.list = nil
 		l.mu.Unlock()
-		var still []leftover
+		var still []retry
 		for _, x := range list {
 			if err := x.do(context.Background()); err != nil {
 				klog.Background().V(2).Info("To be tried again: "+x.what, "id", x.id, "reason", err)
@@ -77,7 +85,8 @@ func (l *leftovers) retry() {
 	}
 }
 
-func (l *leftovers) close() {
+// Close ends all tries and waits for the one that is on its way.
+func (l *Retries) Close() {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
