@@ -148,10 +148,14 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 		next := t.in.CronJob.DeepCopy()
 		next.Status = *out.Status
 		stored, err := t.client.BatchV1().CronJobs(next.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
-		if children.Stale(err) {
-			return 0, true, nil // something newer is on its way, and wakes the key
-		}
 		if err != nil {
+			keeper := children.Keeper{Fresh: t.fresh}
+			err = keeper.Behind(ctx, t.key, t.cronJobs, t.in.CronJob, err, func(ctx context.Context) (metav1.Object, error) {
+				return t.client.BatchV1().CronJobs(next.Namespace).Get(ctx, next.Name, metav1.GetOptions{})
+			})
+			if err == nil {
+				return 0, true, nil // something newer is stored, and wakes the key
+			}
 			return 0, true, fmt.Errorf("update the status of CronJob %s: %w", t.key, err)
 		}
 		t.fresh.Wrote(t.key, t.cronJobs, stored)

@@ -178,10 +178,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		out = job.Plan(in)
 	}
 	if err := c.store(ctx, owner, j, &out); err != nil {
-		if children.Stale(err) {
-			return 0, failed // something newer is on its way, and wakes the key
-		}
-		return 0, errors.Join(failed, err)
+		err = c.keeper.Behind(ctx, key, c.jobs, j, err, func(ctx context.Context) (metav1.Object, error) {
+			return c.keeper.Client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
+		})
+		return 0, errors.Join(failed, err) // without err: something newer is stored, and wakes the key
 	}
 	if err := c.each(out.Untrack, func(p *corev1.Pod) error { return c.untrack(ctx, key, p) }); err != nil {
 		return 0, errors.Join(failed, err)
@@ -259,9 +259,9 @@ func (c *Controller) untrack(ctx context.Context, key string, p *corev1.Pod) err
 	switch {
 	case err == nil && key != "":
 		c.keeper.Fresh.Wrote(key, c.pods, got)
-	case children.Stale(err) && key != "":
+	case apierrors.IsNotFound(err) && key != "":
 		c.keeper.Fresh.Deleted(key, c.pods, p)
-	case err != nil && !children.Stale(err):
+	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return nil

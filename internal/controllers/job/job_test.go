@@ -387,3 +387,33 @@ func trouble(t *testing.T, random *rand.Rand) {
 		}
 	}
 }
+
+// A conflict without anything newer (a webhook's, a quota's) is tried again: no event would wake the Job.
+func TestConflictsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(newJob(nil))
+		var refused [2]bool // a status, a patch of a pod
+		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			at := 0
+			switch {
+			case verb == "patch" && gvr.Resource == "pods":
+				at = 1
+			case verb != "update":
+				return nil
+			}
+			if refused[at] {
+				return nil
+			}
+			refused[at] = true
+			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), errors.New("a webhook says so"))
+		}
+		r := start(t.Context(), t, api)
+		defer r.stop()
+		time.Sleep(time.Second)
+		node(api, func(*corev1.Pod) (int32, bool) { return 0, true })
+		time.Sleep(time.Minute)
+		if p := controllertest.All[*corev1.Pod](api)[0]; !finished(api) || job.Tracked(p) || refused != [2]bool{true, true} {
+			t.Errorf("refused %v, finalizer %v, status %+v", refused, job.Tracked(p), status(api))
+		}
+	})
+}
