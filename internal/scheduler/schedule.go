@@ -24,7 +24,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
-	p := s.cluster.Preempt(it.pod, d, nil)
+	p := s.cluster.MayPreempt(it.pod, d)
 	if p.Node == "" {
 		s.reject(ctx, it, d, p, began)
 		return

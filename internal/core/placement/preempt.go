@@ -33,6 +33,14 @@ type Preemption struct {
 // Preempt looks for the node where removing pods of lower priority hurts least,
 // after Decide found none (L2.50, L2.51).
 func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) Preemption {
+	return c.preempt(p, d, budgets, max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates))
+}
+
+// MayPreempt is Preempt as far as it needs no disruption budgets: Node is set, to any
+// candidate, when removing pods helps somewhere, which is when Preempt finds a node.
+func (c *Cluster) MayPreempt(p *Pod, d Decision) Preemption { return c.preempt(p, d, nil, 1) }
+
+func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) Preemption {
 	if !p.profile.Preempts {
 		return Preemption{}
 	}
@@ -48,14 +56,13 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	if d.Conflict != "" {
 		reasons.add(d.Nodes, preemptionNotHelpful)
 	}
-	enough := max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates)
-	for i := range d.Refusals {
+	for i := 0; i < len(d.Refusals) && len(found) < enough; i++ {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
 		n := c.Node(r.Node)
 		switch {
 		case n == nil || !r.Curable:
 			reasons.add(1, preemptionNotHelpful)
-		case len(found) < enough:
+		default:
 			victims, why := c.victims(s, n, budgets)
 			if why != nil {
 				reasons.add(1, why.Reasons...)

@@ -189,6 +189,9 @@ func TestPreemptionIsEnough(t *testing.T) {
 			return
 		}
 		got := c.Preempt(p, d, nil)
+		if may := c.MayPreempt(p, d); (may.Node == "") != (got.Node == "") || may.Message != got.Message || !cmp.Equal(may.Filters, got.Filters) {
+			t.Fatalf("it may preempt: %+v, it does: %+v", may, got)
+		}
 		if got.Node == "" {
 			if got.Message == "" {
 				t.Fatal("neither a node nor a reason")
