@@ -17,6 +17,7 @@ import (
 
 	"carob/internal/apiserver/tokens"
 	"carob/internal/base/pki"
+	"carob/internal/base/testwait"
 )
 
 // bearer is a client by the network with a token.
@@ -57,7 +58,7 @@ func testBootstrapToken(t *testing.T, r *running) {
 	if err := secrets.Delete(t.Context(), "bootstrap-token-abcdef", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token to be of no use", func() bool { _, err := whoAmI(t, joining); return apierrors.IsUnauthorized(err) })
+	testwait.For(t, "the token to be of no use", func() bool { _, err := whoAmI(t, joining); return apierrors.IsUnauthorized(err) })
 }
 
 func testTokenInSecret(t *testing.T, r *running) {
@@ -90,7 +91,7 @@ func testTokenInSecret(t *testing.T, r *running) {
 	if err := api.Secrets("kube-system").Delete(t.Context(), "robot-token", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token to be of no use", func() bool { _, err := whoAmI(t, robot); return apierrors.IsUnauthorized(err) })
+	testwait.For(t, "the token to be of no use", func() bool { _, err := whoAmI(t, robot); return apierrors.IsUnauthorized(err) })
 }
 
 // as is a client by the network that wants to be somebody else.
@@ -120,7 +121,7 @@ func (r *running) allow(t *testing.T, who string, rules ...rbacv1.PolicyRule) {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: who}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the rights of "+who, func() bool {
+	testwait.For(t, "the rights of "+who, func() bool {
 		for _, rule := range rules {
 			a := &authorizationv1.ResourceAttributes{Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0]}
 			if len(rule.ResourceNames) > 0 {

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -35,6 +34,8 @@ import (
 	"k8s.io/client-go/discovery"
 	restclient "k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/base/testwait"
 )
 
 // dryUser sends the dry runs, so that webhooks can tell them from what the server does by itself.
@@ -458,7 +459,7 @@ func (d *dryRuns) settled(t *testing.T) {
 		"/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking": "",
 	}
 	last, same := int64(-1), 0
-	untilOK(t, "nothing is written any more", func(context.Context) error {
+	testwait.Until(t, "nothing is written any more", func() error {
 		for path, field := range written {
 			var list unstructured.UnstructuredList
 			code, text := d.get(t, path, jsonType)
@@ -520,7 +521,7 @@ func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *
 		put(o)
 	}
 	d.listen(t, "hears-all", hook.URL, hook, "*", "*/*", admissionregistrationv1.SideEffectClassNoneOnDryRun)
-	untilOK(t, "the webhook", func(context.Context) error {
+	testwait.Until(t, "the webhook", func() error {
 		heard, _ := hook.Config.Handler.(*listener)
 		d.dry(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", jsonType, map[string]any{"metadata": map[string]any{"name": "x"}})
 		heard.mu.Lock()
@@ -558,7 +559,7 @@ func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Serv
 	t.Helper()
 	d.listen(t, "acts", hook.URL+"/leases", hook, "coordination.k8s.io", "leases", admissionregistrationv1.SideEffectClassSome)
 	lease := map[string]any{"metadata": map[string]any{"name": "effects"}}
-	untilOK(t, "a dry run is refused", func(context.Context) error {
+	testwait.Until(t, "a dry run is refused", func() error {
 		status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases?dryRun=All", jsonType, lease)
 		if status != http.StatusBadRequest || !strings.Contains(text, "does not support dry run") {
 			return fmt.Errorf("%d %s", status, text)

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kms "k8s.io/kms/pkg/service"
+
+	"carob/internal/base/testwait"
 )
 
 // keyServer is a KMS v2 plugin (k8s.io/kms/apis/v2) that only turns bytes around.
@@ -219,7 +221,7 @@ func TestKeyServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	serveKeys(t, socket, keys)
-	eventually(t, "ready again", func() bool { code, _, _ := r.raw(t, "GET", "/readyz", nil, nil); return code == http.StatusOK })
+	testwait.For(t, "ready again", func() bool { code, _, _ := r.raw(t, "GET", "/readyz", nil, nil); return code == http.StatusOK })
 	if got, err := r.word(t, "hidden"); err != nil || got != "opensesame" {
 		t.Errorf("readable again: %q, %v", got, err)
 	}
@@ -239,7 +241,7 @@ func TestEncryptionFollowsItsFile(t *testing.T) {
 	n := 0
 	until := func(prefix string) {
 		t.Helper()
-		eventually(t, prefix, func() bool {
+		testwait.For(t, prefix, func() bool {
 			n++
 			if err := r.touch(t, "hidden", fmt.Sprint(n)); err != nil {
 				t.Fatal(err)
@@ -260,7 +262,7 @@ func TestEncryptionFollowsItsFile(t *testing.T) {
 	until("k8s:enc:secretbox:v1:new:")
 	before := failures()
 	writeFile(t, cfg.EncryptionConfig, "resources: no")
-	eventually(t, "the bad content is seen", func() bool { return failures() != before })
+	testwait.For(t, "the bad content is seen", func() bool { return failures() != before })
 	until("k8s:enc:secretbox:v1:new:")
 	writeFile(t, cfg.EncryptionConfig, encryptionHead+"  - identity: {}\n"+secretbox("new", 2))
 	until("k8s\x00")

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -16,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -41,6 +39,7 @@ import (
 	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/flow"
 	"carob/internal/base/errkind"
+	"carob/internal/base/testwait"
 )
 
 // gadgets is a definition that uses most of what a definition can say.
@@ -308,24 +307,6 @@ func reviewer(t *testing.T) (url string, ca []byte) {
 	return s.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 }
 
-// untilOK tries again while a new configuration is on its way to the plugins.
-func untilOK(t *testing.T, what string, try func(ctx context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
-		err := try(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 func TestWebhooks(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -343,7 +324,7 @@ func TestWebhooks(t *testing.T) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	untilOK(t, "the mutating webhook", func(ctx context.Context) error {
+	testwait.Until(t, "the mutating webhook", func() error {
 		m, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "m-"}}, metav1.CreateOptions{})
 		if err == nil && m.Labels["seen"] != "configmap" {
 			err = fmt.Errorf("labels %v", m.Labels)
@@ -355,7 +336,7 @@ func TestWebhooks(t *testing.T) {
 			AdmissionReviewVersions: []string{"v1"}, ClientConfig: client("/validate")}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	untilOK(t, "the validating webhook", func(ctx context.Context) error {
+	testwait.Until(t, "the validating webhook", func() error {
 		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "v-", Labels: map[string]string{"refuse": "yes"}}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "the label says so") {
 			return fmt.Errorf("not refused: %w", err)
@@ -392,14 +373,14 @@ func TestAdmissionPolicies(t *testing.T) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	untilOK(t, "the validating policy", func(ctx context.Context) error {
+	testwait.Until(t, "the validating policy", func() error {
 		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Data: map[string]string{"a": "", "b": ""}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "too many keys: 2") {
 			return fmt.Errorf("not refused: %w", err)
 		}
 		return nil
 	})
-	untilOK(t, "the type check", func(ctx context.Context) error {
+	testwait.Until(t, "the type check", func() error {
 		p, err := policies.Get(ctx, "small", metav1.GetOptions{})
 		if err == nil && p.Status.ObservedGeneration != p.Generation {
 			err = fmt.Errorf("generation %d, status %+v", p.Generation, p.Status)
@@ -417,7 +398,7 @@ func TestAdmissionPolicies(t *testing.T) {
 		Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "owner"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	untilOK(t, "the mutating policy", func(ctx context.Context) error {
+	testwait.Until(t, "the mutating policy", func() error {
 		m, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "o-"}}, metav1.CreateOptions{})
 		if err == nil && m.Labels["owner"] != "admin" {
 			err = fmt.Errorf("labels %v", m.Labels)
@@ -434,8 +415,8 @@ func TestFlowControl(t *testing.T) {
 		_, err := c.FlowcontrolV1().FlowSchemas().Get(ctx, "catch-all", metav1.GetOptions{})
 		return err
 	}
-	untilOK(t, "the built-in objects", func(context.Context) error { return fixed() })
-	untilOK(t, "a sorted request", func(ctx context.Context) error {
+	testwait.Until(t, "the built-in objects", fixed)
+	testwait.Until(t, "a sorted request", func() error {
 		res := r.remote(t, r.pki.Admin.Pair()).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").Do(ctx)
 		if err := res.Error(); err != nil {
 			return err
@@ -458,7 +439,7 @@ func TestFlowControl(t *testing.T) {
 	if err := c.FlowcontrolV1().FlowSchemas().Delete(ctx, "catch-all", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	untilOK(t, "the deleted object", func(context.Context) error { return fixed() })
+	testwait.Until(t, "the deleted object", fixed)
 	made, err := c.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
 		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited, Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
 			LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: &flowcontrolv1.QueuingConfiguration{}}}}}, metav1.CreateOptions{})
@@ -509,7 +490,7 @@ func TestAggregation(t *testing.T) {
 	}
 	available := func(want apiregistrationv1.ConditionStatus) {
 		t.Helper()
-		untilOK(t, "available is "+string(want), func(ctx context.Context) error {
+		testwait.Until(t, "available is "+string(want), func() error {
 			o, err := services.ApiregistrationV1().APIServices().Get(ctx, a.Name, metav1.GetOptions{})
 			if err == nil && (len(o.Status.Conditions) != 1 || o.Status.Conditions[0].Status != want) {
 				err = fmt.Errorf("conditions %v", o.Status.Conditions)
@@ -539,7 +520,7 @@ func TestAggregation(t *testing.T) {
 	if _, body := r.get(t, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body), `"Thing"`) {
 		t.Error("the aggregated document lacks the foreign kind")
 	}
-	untilOK(t, "local API services", func(ctx context.Context) error {
+	testwait.Until(t, "local API services", func() error {
 		o, err := services.ApiregistrationV1().APIServices().Get(ctx, "v1.apps", metav1.GetOptions{})
 		if err == nil && o.Spec.GroupPriorityMinimum != 17800 {
 			err = fmt.Errorf("spec %v", o.Spec)

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregatorclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+
+	"carob/internal/base/testwait"
 )
 
 // families are kube-apiserver's of stability STABLE and BETA in v1.37, and those of the
@@ -152,7 +153,7 @@ func TestFamilies(t *testing.T) {
 		metav1.CreateOptions{}))
 	refused := func(o *corev1.ConfigMap, why string) {
 		t.Helper()
-		untilOK(t, why, func(ctx context.Context) error {
+		testwait.Until(t, why, func() error {
 			made, err := c.CoreV1().ConfigMaps("default").Create(ctx, o, metav1.CreateOptions{})
 			if err == nil && why == "the webhook" && made.Labels["seen"] != "" {
 				return nil
@@ -178,7 +179,7 @@ func TestFamilies(t *testing.T) {
 	}
 	must(token, err)
 	pod := r.bearer(t, token.Status.Token)
-	untilOK(t, "a sorted request", func(context.Context) error {
+	testwait.Until(t, "a sorted request", func() error {
 		_, err := whoAmI(t, pod)
 		if err == nil && !r.ext.flow.Active() {
 			err = errors.New("not sorted yet")
@@ -191,7 +192,7 @@ func TestFamilies(t *testing.T) {
 			ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: "default", Name: "default"}}},
 			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, ClusterScope: true, Namespaces: []string{"*"}}}}}}},
 		metav1.CreateOptions{}))
-	untilOK(t, "a rejected request", func(ctx context.Context) error {
+	testwait.Until(t, "a rejected request", func() error {
 		// One whose body never comes takes the only seat.
 		send(t, r.dial(t), "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1\r\nHost: h\r\nImpersonate-User: system:serviceaccount:default:default\r\n"+
 			"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -214,7 +215,7 @@ func TestFamilies(t *testing.T) {
 	must(foreign.ApiregistrationV1().APIServices().Create(ctx, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.away.example.org"}, Spec: apiregistrationv1.APIServiceSpec{
 		Group: "away.example.org", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
 		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "away"}}}, metav1.CreateOptions{}))
-	untilOK(t, "an API server that goes away", func(ctx context.Context) error {
+	testwait.Until(t, "an API server that goes away", func() error {
 		o, err := foreign.ApiregistrationV1().APIServices().Get(ctx, "v1.away.example.org", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -234,7 +235,7 @@ func TestFamilies(t *testing.T) {
 	defer w.Stop()
 	<-w.ResultChan()
 	must(c.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{}))
-	untilOK(t, "all families", func(context.Context) error {
+	testwait.Until(t, "all families", func() error {
 		if code, body := r.read(t, "/metrics"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}

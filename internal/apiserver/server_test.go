@@ -34,6 +34,7 @@ import (
 
 	"carob/internal/base/errkind"
 	"carob/internal/base/pki"
+	"carob/internal/base/testwait"
 )
 
 // running is a server that serves until the test ends.
@@ -398,7 +399,7 @@ func testNamespaceDeletion(t *testing.T, r *running) {
 		t.Fatalf("%+v, %v", ns, err)
 	}
 	// Admission reads the watch cache, which follows the write.
-	eventually(t, "refusal in a terminating namespace", func() bool {
+	testwait.For(t, "refusal in a terminating namespace", func() bool {
 		_, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
 		return apierrors.IsForbidden(err)
 	})
@@ -452,22 +453,6 @@ func testServiceAllocation(t *testing.T, r *running) {
 	}
 }
 
-// eventually waits for what an asynchronous follower does.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	retry := time.NewTicker(time.Millisecond)
-	defer retry.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s did not happen", what)
-		case <-retry.C:
-		}
-	}
-}
-
 func testRBAC(t *testing.T, r *running) {
 	ctx, admin := t.Context(), r.admin(t)
 	jane := r.client(t, "jane")
@@ -479,7 +464,7 @@ func testRBAC(t *testing.T, r *running) {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the binding's effect", func() bool {
+	testwait.For(t, "the binding's effect", func() bool {
 		_, err := jane.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return err == nil
 	})
@@ -501,7 +486,7 @@ func testRBAC(t *testing.T, r *running) {
 	if err := admin.RbacV1().RoleBindings("default").Delete(ctx, "jane", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the binding's end", func() bool {
+	testwait.For(t, "the binding's end", func() bool {
 		_, err := jane.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return apierrors.IsForbidden(err)
 	})
@@ -520,7 +505,7 @@ func testEscalation(t *testing.T, r *running) {
 			Rules: []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{resource}}}}, metav1.CreateOptions{})
 		return err
 	}
-	eventually(t, "the binding's effect", func() bool { return role("held", "pods", "get") == nil })
+	testwait.For(t, "the binding's effect", func() bool { return role("held", "pods", "get") == nil })
 	if err := role("not-held", "nodes", "delete"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "not currently held") {
 		t.Errorf("a role beyond one's own rights: %v", err)
 	}
@@ -539,7 +524,7 @@ func testAggregatedRoles(t *testing.T, r *running) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"view", "edit", "admin"} { // view's labels make it a part of edit, and so on
-		eventually(t, "aggregation into "+name, func() bool {
+		testwait.For(t, "aggregation into "+name, func() bool {
 			role, err := c.Get(ctx, name, metav1.GetOptions{})
 			return err == nil && strings.Contains(fmt.Sprint(role.Rules), "widgets")
 		})

@@ -21,6 +21,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // slowIssuer is an OpenID Connect provider that never tells its keys, and the configuration that believes it.
@@ -103,7 +105,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 	// The issuer is believed once it has told who it is.
 	probe := r.dialStranger(t)
-	eventually(t, "the issuer to be asked for its keys", func() bool {
+	testwait.For(t, "the issuer to be asked for its keys", func() bool {
 		probe.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
 		return len(asked) > 0
 	})
@@ -118,7 +120,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		for _, s := range forgers {
 			s.conn.Close()
 		}
-		eventually(t, "earlier strangers to have gone", func() bool { return held() < 1000 })
+		testwait.For(t, "earlier strangers to have gone", func() bool { return held() < 1000 })
 		forgers = nil
 		for range 3 {
 			s := r.dialStranger(t)
@@ -127,7 +129,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 				s.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
 			}
 		}
-		eventually(t, "the forged tokens to be looked at", func() bool { return held() >= 2400 })
+		testwait.For(t, "the forged tokens to be looked at", func() bool { return held() >= 2400 })
 	}
 	for range 3 {
 		s := r.dialStranger(t)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/testwait"
 )
 
 // provider is an OpenID Connect provider on loopback.
@@ -130,16 +131,6 @@ func replace(t *testing.T, file, text string) {
 	}
 }
 
-// until waits for what happens on another goroutine or in the kernel.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-	}
-}
-
 func (s *Structured) knows(token string) bool {
 	_, ok, err := s.AuthenticateToken(context.Background(), token)
 	return ok && err == nil
@@ -148,7 +139,7 @@ func (s *Structured) knows(token string) bool {
 func TestStructuredTokens(t *testing.T) {
 	p, stranger := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))
-	until(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
 
 	resp, ok, err := s.AuthenticateToken(t.Context(), p.token(t, nil))
 	if !ok || err != nil {
@@ -185,7 +176,7 @@ func TestStructuredTokens(t *testing.T) {
 func TestStructuredTokenReview(t *testing.T) {
 	p := newProvider(t)
 	s := newStructured(t, p.config(""))
-	until(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
 	review := func(audiences ...string) authenticationv1.TokenReviewStatus {
 		storage := Reviews(nil, nil, s)[authenticationv1.SchemeGroupVersion]["tokenreviews"].(rest.Creater)
 		got, err := storage.Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: p.token(t, nil), Audiences: audiences}}, nil, nil)
@@ -307,19 +298,19 @@ func TestStructuredReload(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Run(ctx) }()
 	defer func() { stop(); <-ended }()
-	until(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
 	first := s.current.Load()
 
 	good, bad := reloads(t, "success"), reloads(t, "failure")
 	replace(t, s.cfg.File, p.config("anonymous: 7\n"))
-	until(t, "the bad file is not seen", func() bool { return reloads(t, "failure") == bad+1 })
+	testwait.For(t, "the bad file is not seen", func() bool { return reloads(t, "failure") == bad+1 })
 	if s.current.Load() != first || !s.knows(p.token(t, nil)) {
 		t.Error("a bad file took over")
 	}
 
 	both := p.config(strings.SplitN(other.config(""), "jwt:\n", 2)[1] + "anonymous: {enabled: true}\n")
 	replace(t, s.cfg.File, both)
-	until(t, "the second issuer is not taken", func() bool { return s.knows(other.token(t, nil)) })
+	testwait.For(t, "the second issuer is not taken", func() bool { return s.knows(other.token(t, nil)) })
 	if !s.knows(p.token(t, nil)) || reloads(t, "success") != good+1 {
 		t.Error("the first issuer is lost")
 	}
@@ -334,7 +325,7 @@ func TestStructuredReload(t *testing.T) {
 	gone.Close()
 	replace(t, s.cfg.File, gone.config(""))
 	replace(t, s.cfg.File, other.config(""))
-	until(t, "the removed issuer is still believed", func() bool { return !s.knows(p.token(t, nil)) })
+	testwait.For(t, "the removed issuer is still believed", func() bool { return !s.knows(p.token(t, nil)) })
 	if !s.knows(other.token(t, nil)) {
 		t.Error("the issuer that stays is lost")
 	}
@@ -344,7 +335,7 @@ func TestStructuredReload(t *testing.T) {
 func TestStructuredWaits(t *testing.T) {
 	p, late := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))
-	until(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
 	s.seen = s.current.Load().data
 	late.Close()
 	replace(t, s.cfg.File, late.config(""))
