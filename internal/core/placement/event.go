@@ -124,7 +124,7 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 			}
 		default:
 			if !nodeAsked {
-				local, nodeAsked = e.opens(p), true
+				local, nodeAsked = c.opens(p, e.node), true
 			}
 			if local {
 				return true
@@ -134,17 +134,22 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	return false
 }
 
-// opens asks the filters themselves about the one node that changed: it helps if
-// they accept the pod, or would if less important pods left.
-func (e Event) opens(p *Pod) bool {
-	if e.node == nil || e.node.Object == nil {
+// opens asks the filters themselves about the one node that changed, with the room
+// taken that other pods reserved there: it helps if they accept the pod, or would if
+// less important pods left.
+func (c *Cluster) opens(p *Pod, n *Node) bool {
+	if n == nil || n.Object == nil {
 		return false
 	}
-	r := e.node.refuses(p)
-	if r == nil {
-		return e.node.lacksFeatures(p) == nil
+	lesser := slices.ContainsFunc(n.pods, func(o *Pod) bool { return o.Priority < p.Priority })
+	if ahead := c.reservations(n, p); len(ahead) > 0 {
+		n = n.with(ahead)
 	}
-	return r.Curable && slices.ContainsFunc(e.node.pods, func(o *Pod) bool { return o.Priority < p.Priority })
+	r := n.refuses(p)
+	if r == nil {
+		return n.lacksFeatures(p) == nil
+	}
+	return r.Curable && lesser
 }
 
 // mayLevel reports whether the event can change what topology spread says of p.
